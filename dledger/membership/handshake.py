@@ -20,7 +20,8 @@ class Handshake:
     """``configuration`` is the entry of the newest configuration in its log, 0 for none; ``term`` and ``last_index`` what it holds.
 
     ``levels``: the feature levels that its build can do; ``group_level``: the one it knows its group to be at, and ``group_release`` the
-    first release for that.  ``boots`` and ``key`` are made for the receiver (``boot_history.py``).
+    first release for that.  ``may_lack``: its log may end before what it acknowledged (``replica/unsynced.py``).  ``boots``
+    and ``key`` are made for the receiver (``boot_history.py``).
     """
 
     store_id: str
@@ -34,6 +35,7 @@ class Handshake:
     version: str = ""
     origin: Origin = FIRST
     key: str = ""
+    may_lack: bool = False
 
     @property
     def is_undecided(self) -> bool:
@@ -57,6 +59,7 @@ class Handshake:
             lineage=self.origin.lineage,
             lineage_term=self.origin.term,
             key=self.key,
+            may_lack=self.may_lack,
         )
         return bytes(hello.SerializeToString())
 
@@ -82,5 +85,6 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
         version=hello.version,
         origin=Origin(hello.lineage, hello.lineage_term),
         key=hello.key,
+        may_lack=hello.may_lack,
     )
     return NodeId(hello.node_id), said

@@ -69,6 +69,7 @@ class PeerAdmission:
             group_release=now.release,
             version=levels.version,
             origin=self._lineage.origin,
+            may_lack=core.suspect or not self._sync_flush,
         )
 
     async def check(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
@@ -80,7 +81,7 @@ class PeerAdmission:
         if promised is not None and core.answers_from(peer) == said.store_id:
             if said.term < promised.term:
                 raise older_folder(peer, f"it is in term {said.term}, and answered in term {promised.term}")
-            if said.last_index < promised.index and self._sync_flush:
+            if said.last_index < promised.index and not said.may_lack:
                 raise older_folder(peer, f"its log ends at entry {said.last_index}, and it acknowledged entry {promised.index}")
         self._levels.check(peer, said)
         if dialled:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64ledger/v1/raft.proto\x12\ndledger.v1\"\xaa\x02\n\tLinkHello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x15\n\rconfiguration\x18\x04 \x01(\x04\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x0e\n\x06starts\x18\x07 \x01(\x04\x12\r\n\x05lives\x18\x08 \x03(\x07\x12\x14\n\x0clowest_level\x18\t \x01(\r\x12\x15\n\rhighest_level\x18\n \x01(\r\x12\x13\n\x0bgroup_level\x18\x0b \x01(\r\x12\x15\n\rgroup_release\x18\x0c \x01(\t\x12\x0f\n\x07version\x18\r \x01(\t\x12\x0b\n\x03key\x18\x0f \x01(\t\x12\x0f\n\x07lineage\x18\x0e \x01(\t\x12\x14\n\x0clineage_term\x18\x10 \x01(\x04J\x04\x08\x03\x10\x04\",\n\rEntryIdentity\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"Z\n\x0bVoteRequest\x12\'\n\x04last\x18\x01 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x10\n\x08pre_vote\x18\x02 \x01(\x08\x12\x10\n\x08transfer\x18\x03 \x01(\x08\"S\n\x0cVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x10\n\x08pre_vote\x18\x02 \x01(\x08\x12\x0f\n\x07suspect\x18\x03 \x01(\x08\x12\x0f\n\x07sync_ms\x18\x04 \x01(\r\"]\n\rAppendRequest\x12\'\n\x04prev\x18\x01 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x13\n\x0b\x65ntry_count\x18\x03 \x01(\r\"]\n\x0e\x41ppendResponse\x12\x0f\n\x07success\x18\x01 \x01(\x08\x12(\n\x05match\x18\x02 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x10\n\x08rejected\x18\x03 \x01(\x04\"\xbb\x01\n\tHeartbeat\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rnewest_commit\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_term\x18\x04 \x01(\x04\x12\x1b\n\x13\x65lection_timeout_ms\x18\x05 \x01(\r\x12\x0f\n\x07wary_ms\x18\x06 \x01(\r\x12\x11\n\tkept_from\x18\x07 \x01(\x04\x12\x11\n\tkept_upto\x18\x08 \x01(\x04\x12\x0f\n\x07sync_ms\x18\t \x01(\r\"\xcc\x01\n\x11HeartbeatResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07late_ms\x18\x02 \x01(\r\x12\x0f\n\x07wary_ms\x18\x03 \x01(\r\x12\x14\n\x0clow_on_space\x18\x04 \x01(\x08\x12\x0f\n\x07seekers\x18\x05 \x03(\t\x12\x19\n\x0c\x63opied_bytes\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06yields\x18\x07 \x01(\t\x12\x12\n\nkeeps_from\x18\x08 \x01(\x04\x12\x0f\n\x07sync_ms\x18\t \x01(\rB\x0f\n\r_copied_bytes\"\x1b\n\nTimeoutNow\x12\r\n\x05\x63\x61use\x18\x01 \x01(\t\"2\n\x10ReadIndexRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0f\n\x07suspect\x18\x02 \x01(\x08\"K\n\x11ReadIndexResponse\x12\r\n\x05token\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\x04\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x04\"M\n\tCopyOffer\x12\x17\n\x0f\x66irst_available\x18\x01 \x01(\x04\x12\'\n\x04upto\x18\x02 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\">\n\x06\x43locks\x12\x0f\n\x07wall_ms\x18\x01 \x01(\x04\x12\x10\n\x08group_ms\x18\x02 \x01(\x04\x12\x11\n\tagreed_ms\x18\x03 \x01(\x04\"\x8e\x05\n\x0bRaftMessage\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12/\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x17.dledger.v1.VoteRequestH\x00\x12\x31\n\rvote_response\x18\x04 \x01(\x0b\x32\x18.dledger.v1.VoteResponseH\x00\x12\x33\n\x0e\x61ppend_request\x18\x05 \x01(\x0b\x32\x19.dledger.v1.AppendRequestH\x00\x12\x35\n\x0f\x61ppend_response\x18\x06 \x01(\x0b\x32\x1a.dledger.v1.AppendResponseH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12;\n\x12heartbeat_response\x18\x08 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatResponseH\x00\x12-\n\x0btimeout_now\x18\t \x01(\x0b\x32\x16.dledger.v1.TimeoutNowH\x00\x12:\n\x12read_index_request\x18\n \x01(\x0b\x32\x1c.dledger.v1.ReadIndexRequestH\x00\x12<\n\x13read_index_response\x18\x0b \x01(\x0b\x32\x1d.dledger.v1.ReadIndexResponseH\x00\x12+\n\ncopy_offer\x18\x0c \x01(\x0b\x32\x15.dledger.v1.CopyOfferH\x00\x12\"\n\x06\x63locks\x18\r \x01(\x0b\x32\x12.dledger.v1.Clocks\x12\x10\n\x08\x63hecksum\x18\x0e \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x06\n\x04\x62ody\"K\n\tCopyChunk\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0b\n\x03pos\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"i\n\x0c\x45ntryRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12(\n\x05\x65ntry\x18\x03 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x0f\n\x07lineage\x18\x04 \x01(\t2\x81\x01\n\x04Raft\x12:\n\x04Link\x12\x17.dledger.v1.RaftMessage\x1a\x15.dledger.v1.LinkHello(\x01\x30\x01\x12=\n\nFetchEntry\x12\x18.dledger.v1.EntryRequest\x1a\x15.dledger.v1.CopyChunkb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64ledger/v1/raft.proto\x12\ndledger.v1\"\xbc\x02\n\tLinkHello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x15\n\rconfiguration\x18\x04 \x01(\x04\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x12\n\nlast_index\x18\x06 \x01(\x04\x12\x0e\n\x06starts\x18\x07 \x01(\x04\x12\r\n\x05lives\x18\x08 \x03(\x07\x12\x14\n\x0clowest_level\x18\t \x01(\r\x12\x15\n\rhighest_level\x18\n \x01(\r\x12\x13\n\x0bgroup_level\x18\x0b \x01(\r\x12\x15\n\rgroup_release\x18\x0c \x01(\t\x12\x0f\n\x07version\x18\r \x01(\t\x12\x0b\n\x03key\x18\x0f \x01(\t\x12\x0f\n\x07lineage\x18\x0e \x01(\t\x12\x14\n\x0clineage_term\x18\x10 \x01(\x04\x12\x10\n\x08may_lack\x18\x11 \x01(\x08J\x04\x08\x03\x10\x04\",\n\rEntryIdentity\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\"Z\n\x0bVoteRequest\x12\'\n\x04last\x18\x01 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x10\n\x08pre_vote\x18\x02 \x01(\x08\x12\x10\n\x08transfer\x18\x03 \x01(\x08\"S\n\x0cVoteResponse\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x10\n\x08pre_vote\x18\x02 \x01(\x08\x12\x0f\n\x07suspect\x18\x03 \x01(\x08\x12\x0f\n\x07sync_ms\x18\x04 \x01(\r\"]\n\rAppendRequest\x12\'\n\x04prev\x18\x01 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x13\n\x0b\x65ntry_count\x18\x03 \x01(\r\"]\n\x0e\x41ppendResponse\x12\x0f\n\x07success\x18\x01 \x01(\x08\x12(\n\x05match\x18\x02 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x10\n\x08rejected\x18\x03 \x01(\x04\"\xbb\x01\n\tHeartbeat\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x15\n\rnewest_commit\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_term\x18\x04 \x01(\x04\x12\x1b\n\x13\x65lection_timeout_ms\x18\x05 \x01(\r\x12\x0f\n\x07wary_ms\x18\x06 \x01(\r\x12\x11\n\tkept_from\x18\x07 \x01(\x04\x12\x11\n\tkept_upto\x18\x08 \x01(\x04\x12\x0f\n\x07sync_ms\x18\t \x01(\r\"\xcc\x01\n\x11HeartbeatResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07late_ms\x18\x02 \x01(\r\x12\x0f\n\x07wary_ms\x18\x03 \x01(\r\x12\x14\n\x0clow_on_space\x18\x04 \x01(\x08\x12\x0f\n\x07seekers\x18\x05 \x03(\t\x12\x19\n\x0c\x63opied_bytes\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06yields\x18\x07 \x01(\t\x12\x12\n\nkeeps_from\x18\x08 \x01(\x04\x12\x0f\n\x07sync_ms\x18\t \x01(\rB\x0f\n\r_copied_bytes\"\x1b\n\nTimeoutNow\x12\r\n\x05\x63\x61use\x18\x01 \x01(\t\"2\n\x10ReadIndexRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0f\n\x07suspect\x18\x02 \x01(\x08\"K\n\x11ReadIndexResponse\x12\r\n\x05token\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\x04\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x04\"M\n\tCopyOffer\x12\x17\n\x0f\x66irst_available\x18\x01 \x01(\x04\x12\'\n\x04upto\x18\x02 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\">\n\x06\x43locks\x12\x0f\n\x07wall_ms\x18\x01 \x01(\x04\x12\x10\n\x08group_ms\x18\x02 \x01(\x04\x12\x11\n\tagreed_ms\x18\x03 \x01(\x04\"\x8e\x05\n\x0bRaftMessage\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12/\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x17.dledger.v1.VoteRequestH\x00\x12\x31\n\rvote_response\x18\x04 \x01(\x0b\x32\x18.dledger.v1.VoteResponseH\x00\x12\x33\n\x0e\x61ppend_request\x18\x05 \x01(\x0b\x32\x19.dledger.v1.AppendRequestH\x00\x12\x35\n\x0f\x61ppend_response\x18\x06 \x01(\x0b\x32\x1a.dledger.v1.AppendResponseH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12;\n\x12heartbeat_response\x18\x08 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatResponseH\x00\x12-\n\x0btimeout_now\x18\t \x01(\x0b\x32\x16.dledger.v1.TimeoutNowH\x00\x12:\n\x12read_index_request\x18\n \x01(\x0b\x32\x1c.dledger.v1.ReadIndexRequestH\x00\x12<\n\x13read_index_response\x18\x0b \x01(\x0b\x32\x1d.dledger.v1.ReadIndexResponseH\x00\x12+\n\ncopy_offer\x18\x0c \x01(\x0b\x32\x15.dledger.v1.CopyOfferH\x00\x12\"\n\x06\x63locks\x18\r \x01(\x0b\x32\x12.dledger.v1.Clocks\x12\x10\n\x08\x63hecksum\x18\x0e \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x06\n\x04\x62ody\"K\n\tCopyChunk\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0b\n\x03pos\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"i\n\x0c\x45ntryRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12(\n\x05\x65ntry\x18\x03 \x01(\x0b\x32\x19.dledger.v1.EntryIdentity\x12\x0f\n\x07lineage\x18\x04 \x01(\t2\x81\x01\n\x04Raft\x12:\n\x04Link\x12\x17.dledger.v1.RaftMessage\x1a\x15.dledger.v1.LinkHello(\x01\x30\x01\x12=\n\nFetchEntry\x12\x18.dledger.v1.EntryRequest\x1a\x15.dledger.v1.CopyChunkb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,37 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.raft_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LINKHELLO']._serialized_start=38
-  _globals['_LINKHELLO']._serialized_end=336
-  _globals['_ENTRYIDENTITY']._serialized_start=338
-  _globals['_ENTRYIDENTITY']._serialized_end=382
-  _globals['_VOTEREQUEST']._serialized_start=384
-  _globals['_VOTEREQUEST']._serialized_end=474
-  _globals['_VOTERESPONSE']._serialized_start=476
-  _globals['_VOTERESPONSE']._serialized_end=559
-  _globals['_APPENDREQUEST']._serialized_start=561
-  _globals['_APPENDREQUEST']._serialized_end=654
-  _globals['_APPENDRESPONSE']._serialized_start=656
-  _globals['_APPENDRESPONSE']._serialized_end=749
-  _globals['_HEARTBEAT']._serialized_start=752
-  _globals['_HEARTBEAT']._serialized_end=939
-  _globals['_HEARTBEATRESPONSE']._serialized_start=942
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1146
-  _globals['_TIMEOUTNOW']._serialized_start=1148
-  _globals['_TIMEOUTNOW']._serialized_end=1175
-  _globals['_READINDEXREQUEST']._serialized_start=1177
-  _globals['_READINDEXREQUEST']._serialized_end=1227
-  _globals['_READINDEXRESPONSE']._serialized_start=1229
-  _globals['_READINDEXRESPONSE']._serialized_end=1304
-  _globals['_COPYOFFER']._serialized_start=1306
-  _globals['_COPYOFFER']._serialized_end=1383
-  _globals['_CLOCKS']._serialized_start=1385
-  _globals['_CLOCKS']._serialized_end=1447
-  _globals['_RAFTMESSAGE']._serialized_start=1450
-  _globals['_RAFTMESSAGE']._serialized_end=2104
-  _globals['_COPYCHUNK']._serialized_start=2106
-  _globals['_COPYCHUNK']._serialized_end=2181
-  _globals['_ENTRYREQUEST']._serialized_start=2183
-  _globals['_ENTRYREQUEST']._serialized_end=2288
-  _globals['_RAFT']._serialized_start=2291
-  _globals['_RAFT']._serialized_end=2420
+  _globals['_LINKHELLO']._serialized_end=354
+  _globals['_ENTRYIDENTITY']._serialized_start=356
+  _globals['_ENTRYIDENTITY']._serialized_end=400
+  _globals['_VOTEREQUEST']._serialized_start=402
+  _globals['_VOTEREQUEST']._serialized_end=492
+  _globals['_VOTERESPONSE']._serialized_start=494
+  _globals['_VOTERESPONSE']._serialized_end=577
+  _globals['_APPENDREQUEST']._serialized_start=579
+  _globals['_APPENDREQUEST']._serialized_end=672
+  _globals['_APPENDRESPONSE']._serialized_start=674
+  _globals['_APPENDRESPONSE']._serialized_end=767
+  _globals['_HEARTBEAT']._serialized_start=770
+  _globals['_HEARTBEAT']._serialized_end=957
+  _globals['_HEARTBEATRESPONSE']._serialized_start=960
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1164
+  _globals['_TIMEOUTNOW']._serialized_start=1166
+  _globals['_TIMEOUTNOW']._serialized_end=1193
+  _globals['_READINDEXREQUEST']._serialized_start=1195
+  _globals['_READINDEXREQUEST']._serialized_end=1245
+  _globals['_READINDEXRESPONSE']._serialized_start=1247
+  _globals['_READINDEXRESPONSE']._serialized_end=1322
+  _globals['_COPYOFFER']._serialized_start=1324
+  _globals['_COPYOFFER']._serialized_end=1401
+  _globals['_CLOCKS']._serialized_start=1403
+  _globals['_CLOCKS']._serialized_end=1465
+  _globals['_RAFTMESSAGE']._serialized_start=1468
+  _globals['_RAFTMESSAGE']._serialized_end=2122
+  _globals['_COPYCHUNK']._serialized_start=2124
+  _globals['_COPYCHUNK']._serialized_end=2199
+  _globals['_ENTRYREQUEST']._serialized_start=2201
+  _globals['_ENTRYREQUEST']._serialized_end=2306
+  _globals['_RAFT']._serialized_start=2309
+  _globals['_RAFT']._serialized_end=2438
 # @@protoc_insertion_point(module_scope)

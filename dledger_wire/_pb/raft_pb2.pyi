@@ -33,6 +33,7 @@ class LinkHello(google.protobuf.message.Message):
     KEY_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     LINEAGE_TERM_FIELD_NUMBER: builtins.int
+    MAY_LACK_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
     configuration: builtins.int
@@ -56,6 +57,8 @@ class LinkHello(google.protobuf.message.Message):
     """of its folder; empty in a group that was never recovered or restored, and with an empty log: none yet"""
     lineage_term: builtins.int
     """in which the lineage began; 0 without one"""
+    may_lack: builtins.bool
+    """its log may end before what it acknowledged: ASYNC_FLUSH, or power was lost under it"""
     @property
     def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """of what the latest of those starts drew, oldest first, made for the receiver; none to who is no member"""
@@ -78,8 +81,9 @@ class LinkHello(google.protobuf.message.Message):
         key: builtins.str = ...,
         lineage: builtins.str = ...,
         lineage_term: builtins.int = ...,
+        may_lack: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "key", b"key", "last_index", b"last_index", "lineage", b"lineage", "lineage_term", b"lineage_term", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "key", b"key", "last_index", b"last_index", "lineage", b"lineage", "lineage_term", b"lineage_term", "lives", b"lives", "lowest_level", b"lowest_level", "may_lack", b"may_lack", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
 
 global___LinkHello = LinkHello
 

@@ -70,6 +70,9 @@ NODES: dict[Seed, tuple[str, ...]] = {
     ("retention", 2435839787): OF_THE_TESTS,
     ("disks", 4076681385): OF_THE_TESTS,
     ("sharers", 1052692480): OF_THE_TESTS,
+    ("one-world", 4285214723): (
+        "tests/unit/dledger/test_async_flush.py::test_a_leader_under_SYNC_FLUSH_lets_in_who_lost_unsynced_entries_with_its_power",
+    ),
 }
 
 # Of the cores' simulator itself: too strict about leaders of terms that others have left (50); too little time for a first leader where

@@ -67,6 +67,37 @@ def test_what_one_replica_lost_with_its_power_is_not_lost_with_a_change_of_leade
     run(scenario())
 
 
+@pytest.mark.parametrize("back", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_leader_under_SYNC_FLUSH_lets_in_who_lost_unsynced_entries_with_its_power(back: str) -> None:
+    """Flush modes differ while an operator changes them node by node; the one of the replica that lost power counts, in that life."""
+
+    async def scenario() -> None:
+        cluster = group()
+        holder, other, name = cluster.names
+        await cluster.start(holder, other)
+        cluster.settings["sync_flush"] = True
+        await cluster.start_one(name)
+        if (leader := await cluster.leader()).identity.node_id != name:
+            await leader.transfer(name, 30)
+        leader = await cluster.leader()
+        await leader.propose(Text("base"))
+        await cluster.until(lambda: all(machine.bodies == [b"base"] for machine in cluster.machines.values()), "base everywhere")
+        await cluster.nodes[holder].log.flush(sync=True)
+        before = cluster.disks[holder].crash()
+        cluster.disks[holder].dead = False
+        await leader.propose(Text("kept"))
+        await cluster.until(lambda: all(machine.bodies == [b"base", b"kept"] for machine in cluster.machines.values()), "kept everywhere")
+        await lose_power(cluster, holder, before)
+        cluster.settings["sync_flush"] = back == "SYNC_FLUSH"
+        node = await cluster.start_one(holder)
+        await cluster.until(lambda: cluster.machines[holder].bodies == [b"base", b"kept"], "fetched what it lost")
+        await cluster.until(lambda: not node._replica.core.suspect, "sound again")
+        assert not node.failed.done()
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_a_group_that_lost_power_as_a_whole_starts_by_itself() -> None:
     async def scenario() -> None:
         cluster = group()
