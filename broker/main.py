@@ -202,6 +202,7 @@ async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLo
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
     from broker.process.machine import machine_of
+    from broker.remoting.port import RemotingNameServer
     from dledger_wire.security import principal
 
     quorum = quorum_of(settings)
@@ -210,8 +211,9 @@ async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLo
     await open_identity(machine.env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
     server = NameServerNode(settings, machine.env, quorum, process=machine.stats, security=machine.security)
     server.log_ring = log.ring
+    served = RemotingNameServer(server, machine)
     async with name_server_port(server, machine), manager.notifying(lambda: name_server_notice(server)):
-        await _until_stopped(server, server.stop, settings.addresses, folder, manager)
+        await _until_stopped(served, served.stop, settings.addresses, folder, manager)
 
 
 class _Served(Protocol):

@@ -39,6 +39,7 @@ class NameServerConfig(ServerConfig):
     quorum_address: Address | None = None
     # Where it listens for the other name servers when that is elsewhere.
     quorum_listen: ListenAddress | None = None
+    rocketmq: ListenAddress | None = None
 
     @classmethod
     def prepared(cls, given: object) -> object:

@@ -19,7 +19,8 @@ from broker.config.values import is_any_host, split_address
 from broker.config.yaml_marks import Problem
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig
+    from broker.config.cluster_file import ClusterConfig, NodeConfig
+    from broker.config.name_servers import NameServerConfig
 
 Place = tuple[str | int, ...]
 
@@ -85,15 +86,15 @@ def ports_of(config: ClusterConfig) -> Iterator[Port]:
             if config.console is not None and starts_console(config, node.id):
                 owner, address = f"the console of node {node.id}", config.console.address
                 yield Port(owner, _spelling(node.host_label), address, ("console", "address"), Use.CONSOLE)
-            where: Place = (*place, "rocketmq") if node.rocketmq is not None else ("rocketmq",)
-            for address in remoting_listens(config, node.id):
-                yield Port(f"node {node.id}", _spelling(node.host_label), address, where, Use.ROCKETMQ)
+            yield from _rocketmq(config, node, f"node {node.id}", place)
     for number, spare in enumerate(config.spares):
         yield from _ports(config, f"spare node {spare.id}", spare.host_label, spare.addresses, spare.metrics, ("spares", number))
     for number, server in enumerate(config.name_servers):
         if server.id:
+            owner, at_server = f"name server {server.id}", ("name_servers", number)
             listens = (server.listened, server.quorum_listened)
-            yield from _ports(config, f"name server {server.id}", server.host_label, listens, server.metrics, ("name_servers", number))
+            yield from _ports(config, owner, server.host_label, listens, server.metrics, at_server)
+            yield from _rocketmq(config, server, owner, at_server)
 
 
 def _ports(config: ClusterConfig, owner: str, host: str, listens: tuple[str, ...], metrics: str | None, place: Place) -> Iterator[Port]:
@@ -104,6 +105,12 @@ def _ports(config: ClusterConfig, owner: str, host: str, listens: tuple[str, ...
         yield Port(owner, host, metrics, (*place, "metrics"), Use.METRICS)
     elif shared is not None:
         yield Port(owner, host, shared, ("metrics", "address"), Use.METRICS)
+
+
+def _rocketmq(config: ClusterConfig, process: NodeConfig | NameServerConfig, owner: str, place: Place) -> Iterator[Port]:
+    where: Place = (*place, "rocketmq") if process.rocketmq is not None else ("rocketmq",)
+    for address in remoting_listens(config, process.id):
+        yield Port(owner, _spelling(process.host_label), address, where, Use.ROCKETMQ)
 
 
 def _spelling(host: str) -> str:

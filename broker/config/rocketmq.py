@@ -1,4 +1,4 @@
-"""The block ``rocketmq`` of a cluster file: where nodes speak RocketMQ's remoting protocol, and where others reach them for that."""
+"""The block ``rocketmq`` of a cluster file: where nodes and name servers speak its protocol, and where clients reach them for that."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ class RocketmqConfig(ConfigModel):
     address: ListenAddress | None = None
     # So many ports above that of its own address, for nodes that share a host; 0: none.
     portOffset: Annotated[int, number(0, 60_000)] = 0
-    # The same port under another number, for clients whose name servers are to be at the usual one.
+    # Of every name server; of nodes, beside their own, where the cluster has no name servers.
     nameserver_address: ListenAddress | None = None
 
 
-def remoting_listens(config: ClusterConfig, node_id: str) -> tuple[str, ...]:
-    """Where node ``node_id`` of the file listens for RocketMQ's clients."""
-    node = next((node for _, node in config.all_nodes() if node.id == node_id), None)
+def remoting_listens(config: ClusterConfig, name: str) -> tuple[str, ...]:
+    """Where the node or name server of the file listens for RocketMQ's clients."""
+    second = config.rocketmq.nameserver_address
+    server = next((server for server in config.name_server_processes if server.id == name), None)
+    if server is not None:
+        return tuple(filter(None, (server.rocketmq or second,)))
+    node = next((node for _, node in config.all_nodes() if node.id == name), None)
     own = node.rocketmq if node is not None else None
     if own is None and node is not None and config.rocketmq.portOffset:
         host, port = split_address(node.listen or node.address)
@@ -32,19 +36,19 @@ def remoting_listens(config: ClusterConfig, node_id: str) -> tuple[str, ...]:
     first = own or config.rocketmq.address
     if first is None:
         return ()
-    second = config.rocketmq.nameserver_address
-    return (first,) if second is None or own is not None else (first, second)
+    return (first,) if second is None or own is not None or not config.nodes_serve_names else (first, second)
 
 
-def remoting_address(config: ClusterConfig, node_id: str, address: str) -> str:
-    """Where RocketMQ's clients reach a node whose own address is ``address``; empty where it does not speak to them."""
-    listens = remoting_listens(config, node_id)
+def remoting_address(config: ClusterConfig, name: str, address: str) -> str:
+    """Where RocketMQ's clients reach a process whose own address is ``address``; empty where it does not speak to them."""
+    listens = remoting_listens(config, name)
     return f"{host_of(address)}:{split_address(listens[0])[1]}" if listens else ""
 
 
 def remoting_name_servers(config: ClusterConfig) -> list[str]:
-    """What RocketMQ's clients are given as their name servers: every node answers what a name server does."""
-    found = []
+    """What RocketMQ's clients are given as their name servers; every node answers what a name server does."""
+    servers = (remoting_address(config, server.id, server.address) for server in config.name_server_processes)
+    found = list(filter(None, servers))
     for _, node in config.all_nodes():
         listens = remoting_listens(config, node.id)
         if listens:

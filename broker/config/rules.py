@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.config.placement import is_loopback
 from broker.config.ports import Port, Use, ports_of, taken_ports
-from broker.config.rocketmq import remoting_name_servers
+from broker.config.rocketmq import remoting_listens, remoting_name_servers
 from broker.config.security import Step
 from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
@@ -32,7 +32,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             problems.append(Problem(("groups", number, "nodes"), text))
     problems += _name_servers(config)
     problems += _security(config)
-    problems += _console(config) + _rocketmq(config)
+    problems += _console(config) + _rocketmq_nodes(config) + _rocketmq(config)
     ports = list(ports_of(config))
     problems += taken_ports(ports) + _metrics(config, ports)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
@@ -111,6 +111,16 @@ def _console(config: ClusterConfig) -> list[Problem]:
     if security is not None and security.users is not None and security.tls is None and not is_loopback(split_address(console.address)[0]):
         problems.append(Problem(("console", "address"), "users log in here: outside loopback it needs security.tls"))
     return problems
+
+
+def _rocketmq_nodes(config: ClusterConfig) -> list[Problem]:
+    """Name servers send RocketMQ's clients to nodes: to whichever leads."""
+    servers = [server for server in config.name_server_processes if remoting_listens(config, server.id)]
+    silent = [node.id for _, node in config.all_nodes() if not remoting_listens(config, node.id)]
+    if not silent or not servers:
+        return []
+    text = f"expected an address, or one of each node: name servers send RocketMQ's clients to nodes, and {silent[0]} has none for them"
+    return [Problem(("rocketmq",), text)]
 
 
 def _rocketmq(config: ClusterConfig) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""What RocketMQ's tools ask about a broker, which is the node that they ask, and about name servers.
+"""What RocketMQ's tools ask about a broker, which is the node that they ask.
 
 Values that this store does not have are answered with 0, since the tools and the exporter read every one of them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.config.rocketmq import remoting_address
 from broker.node import BrokerNode
+from broker.remoting.admin_names import refuse_settings
 from broker.remoting.codes import Answer, Request
 from broker.remoting.command import VERSION, Command
 from broker.remoting.connection import RemotingConnection
@@ -22,7 +23,6 @@ VERSION_TEXT = "V5_3_3"
 _OF_TOPIC = {"TOPIC_PUT_NUMS": 0, "TOPIC_PUT_SIZE": 1}
 _OF_BROKER = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 2}
 _QUEUES = ("sendThreadPoolQueue", "pullThreadPoolQueue", "litePullThreadPoolQueue", "queryThreadPoolQueue", "ackThreadPoolQueue")
-_NO_VALUES = "this cluster keeps no key-value configuration"
 _TRUTH = {"True": "true", "False": "false"}
 _ZERO = (
     "putMessageFailedTimes",
@@ -56,16 +56,8 @@ class AdminBrokers:
         return {
             Request.GET_BROKER_RUNTIME_INFO: self.runtime,
             Request.GET_BROKER_CONFIG: self.config,
-            Request.GET_NAMESRV_CONFIG: self.config,
             Request.VIEW_BROKER_STATS_DATA: self.stats,
-            Request.GET_KV_CONFIG: self.no_value,
-            Request.GET_KVLIST_BY_NAMESPACE: self.no_value,
-            Request.DELETE_KV_CONFIG: self.nothing_to_delete,
-            Request.PUT_KV_CONFIG: self.refuse_value,
-            Request.UPDATE_BROKER_CONFIG: self.refuse_settings,
-            Request.UPDATE_NAMESRV_CONFIG: self.refuse_settings,
-            Request.WIPE_WRITE_PERM_OF_BROKER: self.refuse_permission,
-            Request.ADD_WRITE_PERM_OF_BROKER: self.refuse_permission,
+            Request.UPDATE_BROKER_CONFIG: refuse_settings,
         }
 
     async def _details(self) -> diagnostics_pb2.NodeDetailsReply:
@@ -137,23 +129,6 @@ class AdminBrokers:
         rows = known | {setting.name: setting.value for setting in (await self._details()).settings}
         text = "".join(f"{_named(name)}={_TRUTH.get(value) or ' '.join(value.splitlines())}\n" for name, value in rows.items())
         return Command(Answer.SUCCESS, {"version": "{}"}, text.encode())
-
-    async def no_value(self, _request: Command, _client: RemotingConnection) -> Command:
-        return Command(Answer.QUERY_NOT_FOUND, remark=_NO_VALUES)
-
-    async def refuse_value(self, _request: Command, _client: RemotingConnection) -> Command:
-        return Command(Answer.SYSTEM_ERROR, remark=_NO_VALUES)
-
-    async def nothing_to_delete(self, _request: Command, _client: RemotingConnection) -> Command:
-        """A tool that deletes a topic deletes its order, too."""
-        return Command(Answer.SUCCESS)
-
-    async def refuse_settings(self, _request: Command, _client: RemotingConnection) -> Command:
-        return Command(Answer.SYSTEM_ERROR, remark="settings are in the cluster file: change them there, and restart the nodes one by one")
-
-    async def refuse_permission(self, _request: Command, _client: RemotingConnection) -> Command:
-        text = "write permission is not taken from a broker as a whole: drain the replica group (dledger cluster), or set perm"
-        return Command(Answer.SYSTEM_ERROR, remark=text)
 
 
 def _named(name: str) -> str:

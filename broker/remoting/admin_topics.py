@@ -39,12 +39,10 @@ class AdminTopics:
             Request.UPDATE_AND_CREATE_TOPIC: self.put,
             Request.UPDATE_AND_CREATE_TOPIC_LIST: self.put_list,
             Request.DELETE_TOPIC_IN_BROKER: self.delete,
-            Request.DELETE_TOPIC_IN_NAMESRV: self.forget,
             Request.GET_ALL_TOPIC_CONFIG: self.all_configs,
             Request.GET_TOPIC_CONFIG: self.config,
             Request.GET_TOPIC_STATS_INFO: self.stats,
             Request.QUERY_TOPIC_CONSUME_BY_WHO: self.groups,
-            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_names,
             Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
         }
 
@@ -76,10 +74,6 @@ class AdminTopics:
             await self._leader.call(methods.DELETE_TOPIC, admin_pb2.TopicSpec(name=request.text("topic")))
         return Command(Answer.SUCCESS)
 
-    async def forget(self, _request: Command, _client: RemotingConnection) -> Command:
-        """Name servers learn of it from the nodes."""
-        return Command(Answer.SUCCESS)
-
     # Lists
 
     async def all_configs(self, _request: Command, _client: RemotingConnection) -> Command:
@@ -95,11 +89,6 @@ class AdminTopics:
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist", topic=name)
         return await answer(_config(found))
-
-    async def system_names(self, _request: Command, _client: RemotingConnection) -> Command:
-        """Topics that RocketMQ's name servers list, and a broker that has others."""
-        cluster = self._node.settings.cluster
-        return await answer({"brokerAddr": "", "topicList": sorted({cluster.cluster, *(group.name for group in cluster.groups)})})
 
     async def system_topics(self, _request: Command, _client: RemotingConnection) -> Command:
         stored = {topic.name for topic in self._node.store.topics if is_system_topic(topic.name)}

@@ -1,27 +1,31 @@
-"""The port for RocketMQ's clients at a node: what it takes to serve them, opened and closed as one.
+"""The port for RocketMQ's clients at a node and at a name server: what it takes to serve them, opened and closed as one.
 
-Owns the order of that.  The port is open while the node is; clients that come before get an answer that they try again for.
+Owns the order of that.  The port is open while the process is; clients that come before get an answer that they try again for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from broker.config.cluster_file import ClusterConfig
 from broker.config.memory_shares import MemoryShares
 from broker.config.rocketmq import remoting_listens
+from broker.nameserver.node import NameServerNode
 from broker.node import BrokerNode
 from broker.process.machine import Machine
 from broker.remoting.admin_brokers import AdminBrokers
 from broker.remoting.admin_clients import AdminClients
 from broker.remoting.admin_groups import AdminGroups
+from broker.remoting.admin_names import AdminNames
 from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.clients import Clients
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Dispatcher
 from broker.remoting.forward import Forwards
+from broker.remoting.known_routes import RoutesOfNameServer, RoutesOfNode
 from broker.remoting.leader import Leader
 from broker.remoting.locks import Locks
 from broker.remoting.offsets import Offsets
@@ -68,6 +72,33 @@ class RemotingNode:
         await self._node.stop(hand_over=hand_over)
 
 
+class RemotingNameServer:
+    """A name server with its port for RocketMQ's clients, where the cluster file gives it one, as ``RemotingNode`` is for a node."""
+
+    def __init__(self, server: NameServerNode, machine: Machine) -> None:
+        self._server, self._machine = server, machine
+        self._addresses = remoting_listens(server.settings.cluster, server.settings.server.id)
+        self._closing = contextlib.AsyncExitStack()
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        return self._server.failed
+
+    async def open(self) -> None:
+        await self._server.open()
+        try:
+            cluster = self._server.settings.cluster
+            dispatcher = Dispatcher({**Routes(RoutesOfNameServer(self._server)).handlers(), **AdminNames(cluster).handlers()})
+            await self._closing.enter_async_context(_listening(cluster, self._machine, self._addresses, dispatcher))
+        except BaseException:
+            await self._server.stop()
+            raise
+
+    async def stop(self) -> None:
+        await self._closing.aclose()
+        await self._server.stop()
+
+
 @contextlib.asynccontextmanager
 async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
     """Serve RocketMQ's clients at these addresses of an open node."""
@@ -78,7 +109,8 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
     dispatcher = Dispatcher(
         {
-            **Routes(node, leader).handlers(),
+            **Routes(RoutesOfNode(node, leader)).handlers(),
+            **AdminNames(node.settings.cluster).handlers(),
             **Senders(node, leader, link, clients).handlers(),
             **Pulls(leader, clients, offsets).handlers(),
             **clients.handlers(),
@@ -97,8 +129,33 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     tasks = BackgroundTasks("remoting", node.fail)
     for work in (clients, offsets, transactions, windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
+
+    async def end() -> None:
+        clients.close()
+        await tasks.stop()
+        forwards.close()
+        await link.close()
+        await leader.close()
+
+    async with _listening(node.settings.cluster, machine, addresses, dispatcher, end):
+        yield
+
+
+async def _nothing() -> None:
+    """Only the listeners are closed."""
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    cluster: ClusterConfig,
+    machine: Machine,
+    addresses: Sequence[str],
+    dispatcher: Dispatcher,
+    end: Callable[[], Awaitable[None]] = _nothing,
+) -> AsyncIterator[None]:
+    """Take connections at these addresses; after the last one came, ``end`` what serves them, so that none stays open."""
     security, arrivals = _open_to_clients(machine.network.security), Arrivals(machine.network.security.limits)
-    received = ReceivedBytes(MemoryShares.of(node.settings.cluster, memory).received // 4)
+    received = ReceivedBytes(MemoryShares.of(cluster, machine.stats().memory_bytes).received // 4)
 
     def made(arrival: Arrival) -> RemotingConnection:
         return RemotingConnection(Counted(arrivals, arrival), dispatcher.serve, received)
@@ -111,11 +168,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     finally:
         for listener in listeners:
             listener.close()
-        clients.close()
-        await tasks.stop()
-        forwards.close()
-        await link.close()
-        await leader.close()
+        await end()
         for listener in listeners:
             await listener.closed()
 

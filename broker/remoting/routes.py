@@ -9,29 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from broker.config.rocketmq import remoting_address
-from broker.node import BrokerNode
 from broker.remoting.codes import Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.json_body import answer
-from broker.remoting.leader import CALL_S, Leader
+from broker.remoting.known_routes import KnownRoutes
 from dledger_wire._pb import routes_pb2
-from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
+from dledger_wire.errors import NotReadyError, TopicNotFoundError
 from dledger_wire.names import AUTO_CREATE_TOPIC
-from dledger_wire.rpc import methods
-from dledger_wire.rpc.local import LocalCaller
 from dledger_wire.status import Perm
 
 MASTER = "0"
+HOLD_MS = 2_000  # what may still be registered is waited for: clients give up after 3 s
 
 
 class Routes:
-    """Serves them for one node."""
+    """Serves them by what a node or a name server knows."""
 
-    def __init__(self, node: BrokerNode, leader: Leader) -> None:
-        self._node, self._leader = node, leader
-        self._cluster = node.settings.cluster
+    def __init__(self, known: KnownRoutes) -> None:
+        self._known, self._cluster = known, known.cluster
         self._last: dict[str, str] = {}  # the last leader of each replica group
 
     def handlers(self) -> Handlers:
@@ -46,10 +43,7 @@ class Routes:
         name = request.text("topic")
         if name == AUTO_CREATE_TOPIC and self._cluster.broker.autoCreateTopicEnable:
             return await answer(await self._default_route())
-        reply = await self._routes([name])
-        topic = next((topic for topic in reply.topics if topic.found), None)
-        if topic is None:
-            raise TopicNotFoundError(f"no route of topic {name!r}: it does not exist", topic=name)
+        topic, reply = await self._topic(name)
         queues = [(each.group, each.read_queues, each.write_queues, each.perm) for each in topic.queues]
         wanted = {each.group for each in topic.queues}
         return await answer(self._route(queues, [group for group in reply.groups if group.name in wanted]))
@@ -60,8 +54,7 @@ class Routes:
         return await answer(table)
 
     async def topics(self, _request: Command, _client: RemotingConnection) -> Command:
-        names = sorted(topic.name for topic in self._node.store.topics)
-        return await answer({"topicList": names, "brokerAddr": ""})
+        return await answer({"topicList": sorted(self._known.topics), "brokerAddr": ""})
 
     # Groups as brokers
 
@@ -88,11 +81,9 @@ class Routes:
         return {"cluster": self._cluster.cluster, "brokerName": group.name, "brokerAddrs": addresses, "enableActingMaster": False}
 
     def _leader_of(self, group: routes_pb2.GroupRoute) -> str:
-        """The leader, as this node itself knows it of its own group; the last one while there is none."""
+        """The leader, as this process itself sees it or by the route; the last one while there is none."""
         ids = sorted(node.id for node in group.nodes)
-        leader = group.leader_id
-        if group.name == self._node.settings.group.name:
-            leader = self._node.raft.leader or leader
+        leader = self._known.leader(group.name) or group.leader_id
         if leader in ids:
             self._last[group.name] = leader
         last = self._last.get(group.name, "")
@@ -102,7 +93,7 @@ class Routes:
 
     async def _groups(self) -> Sequence[routes_pb2.GroupRoute]:
         """All replica groups, by name."""
-        directory = await self._ask_directory()
+        directory = await self._known.directory()
         reply = await self._routes([], [group.name for group in directory.groups])
         return sorted((group for group in reply.groups if group.found), key=lambda group: group.name)
 
@@ -112,25 +103,19 @@ class Routes:
             request.topics.add(name=name)
         for name in groups:
             request.groups.add(name=name)
-        if self._node.settings.runs_name_service:
-            data = await self._node.name_service.routes(request, LocalCaller())
-            return methods.ROUTES.parse_response(data)
-        return await self._of_a_name_server(methods.ROUTES, request)
+        return await self._known.routes(request)
 
-    async def _ask_directory(self) -> routes_pb2.DirectoryReply:
-        if self._node.settings.runs_name_service:
-            return self._node.name_service.whole_directory()
-        return await self._of_a_name_server(methods.DIRECTORY, routes_pb2.DirectoryRequest(names_only=True))
-
-    async def _of_a_name_server(
-        self, method: methods.UnaryMethod[methods.Request, methods.Response], request: methods.Request
-    ) -> methods.Response:
-        """The answer of the first name server that gives one."""
-        failed: DledgerError = NotReadyError("no name server is known")
-        addresses = self._cluster.registration_addresses
-        for address in addresses:
-            try:
-                return await method.call(self._leader.to(address), request, timeout_s=CALL_S / len(addresses))
-            except DledgerError as error:
-                failed = error
-        raise failed
+    async def _topic(self, name: str) -> tuple[routes_pb2.TopicRoute, routes_pb2.RoutesReply]:
+        """The route of a topic.  A process that has just started may not have heard of it: that is no topic that does not exist."""
+        reply, known = await self._routes([name]), list[routes_pb2.TopicRoute]()
+        known.extend(reply.topics)
+        if not any(topic.found for topic in known) and not reply.complete:
+            waiting = routes_pb2.RoutesRequest(wait_ms=HOLD_MS)
+            waiting.topics.add(name=name, version=next((topic.version for topic in known), 0))
+            reply = await self._known.routes(waiting)
+        found = next((topic for topic in reply.topics if topic.found), None)
+        if found is not None:
+            return found, reply
+        if not reply.complete:
+            raise NotReadyError(f"no route of topic {name!r} yet: not all replica groups have registered here")
+        raise TopicNotFoundError(f"no route of topic {name!r}: it does not exist", topic=name)

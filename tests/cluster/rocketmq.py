@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from broker.config.cluster_file import ClusterConfig
+from broker.config.rocketmq import remoting_listens
 from broker.remoting.command import Command, decode, encode, frame_size
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
@@ -19,14 +20,15 @@ from tests.waiting import LIMIT_S
 
 
 class RocketmqCluster(Cluster):
-    """Its nodes serve RocketMQ's clients, too."""
+    """Its nodes and name servers serve RocketMQ's clients, too."""
 
     def __init__(self, data: Path, **options: Any) -> None:
         super().__init__(data, **options)
         content = yaml.safe_load(self.local.file.read_text(encoding="utf-8"))
-        nodes = [node for group in content["groups"] for node in group["nodes"]]
-        for node, port in zip(nodes, free_ports(len(nodes)), strict=True):
-            node["rocketmq"] = f"127.0.0.1:{port}"
+        named = [server for server in content["name_servers"] if isinstance(server, dict)]
+        served = [*(node for group in content["groups"] for node in group["nodes"]), *named]
+        for process, port in zip(served, free_ports(len(served)), strict=True):
+            process["rocketmq"] = f"127.0.0.1:{port}"
         self.local.file.write_text(yaml.safe_dump(content), encoding="utf-8")
         self.local = LocalCluster(ClusterConfig.load(str(self.local.file)), data)
 
@@ -35,8 +37,8 @@ class RocketmqCluster(Cluster):
         return list(self.status_json()["rocketmq"]["name_servers"])
 
     def remoting(self, node_id: str) -> str:
-        """Where a node serves RocketMQ's clients."""
-        return str(self.config.node(node_id).node.rocketmq)
+        """Where a node or a name server serves RocketMQ's clients."""
+        return remoting_listens(self.config, node_id)[0]
 
 
 def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.remoting.codes import Request
 from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
-from tests.cluster.rocketmq import RocketmqCluster
+from tests.cluster.rocketmq import RocketmqCluster, ask
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
 from tests.waiting import LIMIT_S, wait_until
 
@@ -34,6 +35,17 @@ def cluster(tmp_path: Path) -> Iterator[RocketmqCluster]:
         made.end()
 
 
+@pytest.fixture
+def named(tmp_path: Path) -> Iterator[RocketmqCluster]:
+    """With name servers of its own."""
+    made = RocketmqCluster(tmp_path / "data", name_servers=2)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     return java_client(request.param, tmp_path_factory.mktemp("java"))
@@ -46,6 +58,28 @@ def test_every_kind_of_message_and_consumer(cluster: RocketmqCluster, client: Ja
     lines = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "bad "))]
     assert not [line for line in lines if line.startswith("bad ")], done.stdout
     assert {line.removeprefix("ok ") for line in lines} == SHOWN, f"{done.stdout}\n{done.stderr}"
+
+
+def test_clients_that_know_only_the_name_servers(named: RocketmqCluster, client: JavaClient) -> None:
+    named.cli_ok("topic", "create", "kinds", "--queues", "4")
+    servers = [named.remoting(server) for server in named.local.name_server_ids()]
+    for server in servers:
+        wait_until(lambda at=server: not ask(at, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "kinds"}).code, "the topic is known")
+    account = Account()
+    command = client.command("Load", ";".join(servers), "kinds", "readers", "200", str(PAUSE_MS), "60", "m")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    reading = threading.Thread(target=account.read, args=[process])
+    reading.start()
+    try:
+        wait_until(lambda: len(account.sent) > 50, lambda: f"the load has begun: {account.failed[:3]}, exit status {process.poll()}")
+        named.kill(named.local.name_server_ids()[0])
+        assert process.wait(2 * LIMIT_S) == 0
+    finally:
+        process.kill()
+        reading.join()
+    assert (len(account.sent), account.failed) == (200, [])
+    assert account.sent == account.got.keys()
+    assert not account.stored_twice
 
 
 @dataclass

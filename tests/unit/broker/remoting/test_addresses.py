@@ -51,6 +51,35 @@ def test_frames_name_the_address_that_these_clients_reach() -> None:
     assert store_settings_of(config("").node("a")).store_host == "10.0.0.1:10911"
 
 
+NAMED = """
+name_servers:
+  - {id: ns0, address: "10.0.0.1:9875"}
+  - {id: ns1, address: "10.0.0.2:9875", rocketmq: "0.0.0.0:7001"}
+"""
+
+
+def test_a_name_server_has_a_port_of_its_own_and_comes_first() -> None:
+    text = NAMED + 'rocketmq: {address: "0.0.0.0:10921", nameserver_address: "0.0.0.0:9876"}\n'
+    file = config(text)
+    assert [remoting_listens(file, name) for name in ("ns0", "ns1")] == [("0.0.0.0:9876",), ("0.0.0.0:7001",)]
+    assert remoting_listens(file, "a") == ("0.0.0.0:10921",), "where name servers are processes, that address is theirs"
+    nodes = ["10.0.0.1:10921", "10.0.0.2:7000", "10.0.0.3:10921"]
+    assert remoting_name_servers(file) == ["10.0.0.1:9876", "10.0.0.2:7001", *nodes]
+    assert [
+        remoting_listens(config('rocketmq: {address: "0.0.0.0:10921"}\n' + NAMED.replace(', rocketmq: "0.0.0.0:7001"', "")), "ns0")
+    ] == [()]
+
+
+def test_name_servers_need_nodes_that_they_can_send_clients_to() -> None:
+    with pytest.raises(ConfigError, match="name servers send RocketMQ's clients to nodes, and a has none for them"):
+        config(NAMED)
+
+
+def test_ports_of_name_servers_that_meet_others_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:9875 of name server ns0 is taken"):
+        config(NAMED + 'rocketmq: {address: "0.0.0.0:10921", nameserver_address: "0.0.0.0:9875"}\n')
+
+
 def test_a_port_that_a_node_has_already_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"10\.0\.0\.1:10911 of node a is taken"):
         config('rocketmq: {address: "10.0.0.1:10911"}\n')

@@ -9,11 +9,12 @@ import pytest
 
 from broker.node import BrokerNode
 from broker.remoting.admin_brokers import AdminBrokers, _duration, _readable
+from broker.remoting.admin_names import AdminNames
 from broker.remoting.codes import Answer, Request
 from broker.remoting.leader import Leader
 from broker.remoting.traffic_windows import TrafficWindows
 from dledger_client.aio import Message
-from tests.unit.broker.remoting.rig import ask, at_each_node, content
+from tests.unit.broker.remoting.rig import Several, ask, at_each_node, content
 from tests.unit.client.sim_rig import Rig
 
 # What the exporter reads as numbers: it drops all of a broker for one that is missing.
@@ -74,7 +75,11 @@ def test_runtime_information_and_statistics_of_a_node() -> None:
 
 def test_settings_are_shown_and_not_changed() -> None:
     async def scenario(rig: Rig) -> None:
-        async with at_each_node(rig, lambda node, leader: AdminBrokers(node, leader, TrafficWindows(node))) as (node, *_):
+        def processor(node: BrokerNode, leader: Leader) -> Several:
+            names = AdminNames(node.settings.cluster)
+            return Several([AdminBrokers(node, leader, TrafficWindows(node)).handlers(), names.handlers()])
+
+        async with at_each_node(rig, processor) as (node, *_):
             answer = await ask(node, Request.GET_BROKER_CONFIG)
             rows = dict(row.split("=", 1) for row in bytes(answer.body).decode().splitlines())
             assert (rows["brokerName"], answer.fields["version"]) == ("g0", "{}")
