@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import threading
 from collections import Counter
@@ -107,6 +108,17 @@ class Account:
     def stored_twice(self) -> list[str]:
         return [number for number, times in Counter(place[0] for place in self.places).items() if times > 1]
 
+    @property
+    def delivered_again(self) -> int:
+        return self.got.total() - len(self.got)
+
+    @property
+    def out_of_order(self) -> list[tuple[str, str]]:
+        """Pairs of acknowledged messages that follow each other in a queue, of which the second was sent first."""
+        placed = sorted((int(queue), int(offset), number) for number, queue, offset in self.places if number in self.sent)
+        pairs = ((a[2], b[2]) for a, b in itertools.pairwise(placed) if a[0] == b[0])
+        return [(first, second) for first, second in pairs if int(second[1:]) < int(first[1:])]
+
 
 def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "load", "--queues", "4")
@@ -134,6 +146,30 @@ def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(clus
     assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
     assert not account.stored_twice
     assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
+
+
+def test_a_rolling_restart_loses_nothing_and_keeps_the_order(cluster: RocketmqCluster, client: JavaClient) -> None:
+    cluster.cli_ok("topic", "create", "rolled", "--queues", "4")
+    account = Account()
+    command = client.command("Load", ";".join(cluster.name_servers), "rolled", "readers", "1500", str(2 * PAUSE_MS), str(REST_S), "m")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    reading = threading.Thread(target=account.read, args=[process])
+    reading.start()
+    try:
+        for node_id in cluster.local.node_ids():
+            before = len(account.sent)
+            wait_until(lambda at=before: len(account.sent) > at + 50, lambda: f"the load goes on: {account.failed[-3:]}")
+            assert cluster.terminate(node_id) == 0
+            cluster.start(node_id)
+        assert process.wait(2 * LIMIT_S) == 0
+    finally:
+        process.kill()
+        reading.join()
+    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
+    assert not account.stored_twice
+    assert not account.out_of_order
+    assert account.delivered_again < 150, "RocketMQ's consumers may get again what they had not committed"
+    assert len(account.failed) < 150, Counter(line.split()[-1] for line in account.failed)
 
 
 def test_members_of_two_versions_and_a_native_one_share_a_group(cluster: RocketmqCluster, tmp_path: Path) -> None:
