@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.layer_settings import store_settings_of
+from broker.config.ports import Use, ports_of
 from broker.config.rocketmq import remoting_address, remoting_listens, remoting_name_servers
 from dledger_wire.errors import ConfigError
+from tests.cluster.harness import ROOT
 
 FILE = """
 cluster: c
@@ -78,6 +83,24 @@ def test_name_servers_need_nodes_that_they_can_send_clients_to() -> None:
 def test_ports_of_name_servers_that_meet_others_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:9875 of name server ns0 is taken"):
         config(NAMED + 'rocketmq: {address: "0.0.0.0:10921", nameserver_address: "0.0.0.0:9875"}\n')
+
+
+def test_the_rules_for_firewalls_name_the_ports_of_the_example_beside_them() -> None:
+    text = (
+        (ROOT / "docs" / "reference" / "network.md")
+        .read_text(encoding="utf-8")
+        .partition("## RocketMQ's clients\n")[2]
+        .partition("\n## ")[0]
+    )
+    file, policies = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    found = ClusterConfig.parse("cluster: c\n" + file, "c.yaml")
+    ports = {int(port.address.rpartition(":")[2]): port.owner for port in ports_of(found) if port.use is Use.ROCKETMQ}
+    rule = re.search(r"dport {(.*?)}", text)
+    assert rule is not None
+    assert sorted(map(int, rule[1].split(","))) == sorted(ports)
+    opened = {name: [row["port"] for row in rows] for name, rows in yaml.safe_load(policies).items()}
+    assert opened == {"dledger": [10921], "dledger-ns": [9877]}
+    assert ports[9877] == "name server ns0"
 
 
 def test_a_port_that_a_node_has_already_is_refused() -> None:
