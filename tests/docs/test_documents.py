@@ -23,7 +23,6 @@ from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^<!-- (run|spark) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BOOTSTRAP = "127.0.0.1:9876"
 # What blocks name: of the cluster that the guide of security makes, and where the guide of monitoring finds metrics.
