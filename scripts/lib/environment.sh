@@ -107,6 +107,7 @@ package_of() {
     cc) echo gcc ;;
     ip) echo iproute2 ;;
     nft) echo nftables ;;
+    mvn) echo maven ;;
     ssh) echo openssh-client ;;
     *) echo "$1" ;;
   esac
