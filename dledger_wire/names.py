@@ -94,5 +94,10 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def reply_topic(cluster: str) -> str:
+    """Where RocketMQ's clients send the answers to requests of other clients; nothing is stored there."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group

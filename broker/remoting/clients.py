@@ -38,6 +38,7 @@ class _Client:
     client_id: str = ""
     consumers: dict[str, GroupMember] = field(default_factory=dict)  # by group
     producers: set[str] = field(default_factory=set)
+    reply_id: str = ""  # the client that takes replies there
 
 
 class Clients:
@@ -47,6 +48,7 @@ class Clients:
         self._node, self._leader = node, leader
         self._connections: dict[RemotingConnection, _Client] = {}
         self._members: dict[tuple[str, str], GroupMember] = {}  # by group and client id
+        self._replies: dict[str, RemotingConnection] = {}  # where a client takes replies, by its id
 
     def handlers(self) -> Handlers:
         return {
@@ -91,6 +93,22 @@ class Clients:
         if len(client.producers) < MAX_GROUPS:
             client.producers.add(group)
 
+    def takes_replies(self, connection: RemotingConnection, client_id: str) -> None:
+        """Replies to ``client_id`` go there from now on: its requests may come before its first heartbeat."""
+        client = self._client(connection)
+        if client.reply_id != client_id:
+            self._take_no_replies(client, connection)
+        client.reply_id = client_id
+        self._replies[client_id] = connection
+
+    def _take_no_replies(self, client: _Client, connection: RemotingConnection) -> None:
+        if self._replies.get(client.reply_id) is connection:
+            del self._replies[client.reply_id]
+
+    def replies_to(self, client_id: str) -> RemotingConnection | None:
+        """Where a client takes replies; None when it is not here."""
+        return self._replies.get(client_id)
+
     @property
     def producer_groups(self) -> set[str]:
         return {group for client in self._connections.values() for group in client.producers}
@@ -104,6 +122,7 @@ class Clients:
             raise InvalidArgumentError("a heartbeat without clientID")
         client = self._client(connection)
         client.client_id = client_id
+        self.takes_replies(connection, client_id)
         groups = [str(row.get("groupName", "")) for row in _rows(content, "producerDataSet")]
         client.producers = {check_group(group) for group in groups}
         consumers = _rows(content, "consumerDataSet")
@@ -162,6 +181,8 @@ class Clients:
 
     def _gone(self, connection: RemotingConnection) -> None:
         client = self._connections.pop(connection, None)
+        if client is not None:
+            self._take_no_replies(client, connection)
         for member in client.consumers.values() if client is not None else ():
             if member.connection is connection:
                 self._remove(member)

@@ -8,11 +8,12 @@ connection that says nothing for ``IDLE_S`` is closed, as RocketMQ does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import cast
 
 from broker.remoting.command import ONEWAY, RESPONSE, Command, decode, encode, frame_size
+from dledger_wire.checksum import Buffer
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.tcp.counted import Counted
 from dledger_wire.tcp.listener import named
@@ -225,15 +226,17 @@ class RemotingConnection(asyncio.Protocol):
         """Send a request that has no answer."""
         self._write(Command(code, fields, body, opaque=self._next_number(), flag=ONEWAY, form=self.form))
 
-    async def ask(self, code: int, fields: dict[str, str], body: bytes, timeout_s: float) -> Command:
+    async def ask(self, code: int, fields: Mapping[str, str], body: Buffer, timeout_s: float) -> Command:
         """The client's answer to a request.  UnreachableError, DeadlineExceededError."""
         if self._transport is None:
             raise UnreachableError(f"{self.peer} has gone")
         number = self._next_number()
         waiting = self._asked[number] = self._loop.create_future()
-        self._write(Command(code, fields, body, opaque=number, form=self.form))
         try:
             async with asyncio.timeout(timeout_s):
+                while not self._writable.is_set():  # others that waited may have filled it again
+                    await self._writable.wait()
+                self._write(Command(code, fields, body, opaque=number, form=self.form))
                 answer: Command = await waiting
                 return answer
         except TimeoutError:

@@ -29,7 +29,7 @@ class Forwards:
         self._node, self._leader, self._security = node, leader, security
         self._connections: dict[str, RemotingConnection] = {}
         self._received = ReceivedBytes(ANSWER_BYTES)
-        self._connecting = asyncio.Lock()
+        self._connecting: dict[str, asyncio.Lock] = {}
 
     def at_leader(self, handlers: Handlers) -> Handlers:
         return {code: self._forwarded(handler) for code, handler in handlers.items()}
@@ -52,10 +52,14 @@ class Forwards:
         remoting = remoting_address(self._node.settings.cluster, leader, address) if address else ""
         if not remoting:
             raise NotLeaderError("no leader is known", leader_address="")
-        async with self._connecting:
-            found = self._connections.get(remoting)
+        return await self.to(remoting)
+
+    async def to(self, address: str) -> RemotingConnection:
+        """A connection to the port of another node."""
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            found = self._connections.get(address)
             if found is None or not found.is_open:
-                found = self._connections[remoting] = await self._connect(remoting)
+                found = self._connections[address] = await self._connect(address)
             return found
 
     async def _connect(self, address: str) -> RemotingConnection:

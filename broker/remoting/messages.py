@@ -28,9 +28,10 @@ from store.append.staged_check import PREPARED, PRODUCER_GROUP, REAL_QUEUE, REAL
 MAX_BATCH = 10_000  # messages
 AT_ONCE = 25  # before other work runs: each takes up to 50 us
 # Names of the fields in the compact form of the header.
-_COMPACT = {
+COMPACT = {
     "producerGroup": "a",
     "topic": "b",
+    "defaultTopic": "c",
     "defaultTopicQueueNums": "d",
     "queueId": "e",
     "sysFlag": "f",
@@ -38,12 +39,15 @@ _COMPACT = {
     "flag": "h",
     "properties": "i",
     "reconsumeTimes": "j",
+    "unitMode": "k",
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
 _PART = struct.Struct(">iiiii")  # of a batch's body: size, magic, CRC, flag, length of the body
 _SHORT = struct.Struct(">h")
 _TIMER_SECONDS, _TIMER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
+REPLY_TO = "REPLY_TO_CLIENT"  # of a request and its reply: the client that waits for the reply
+CLUSTER = "CLUSTER"  # of a request: clients make the topic of replies of it
 _NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", REAL_TOPIC, REAL_QUEUE})
 _MOST_RETRIES = 16
 
@@ -75,7 +79,7 @@ async def sending_of(request: Command, born_host: str, ids: UniqueIds, *, compac
     """What a request sends.  InvalidArgumentError for one that is not well-formed."""
 
     def name(long: str) -> str:
-        return _COMPACT[long] if compact else long
+        return COMPACT[long] if compact else long
 
     topic, group = request.text(name("topic")), request.text(name("producerGroup"))
     base = Frame(

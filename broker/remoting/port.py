@@ -32,6 +32,7 @@ from broker.remoting.offsets import Offsets
 from broker.remoting.produce_link import ProduceLink
 from broker.remoting.pull import Pulls
 from broker.remoting.query import Queries
+from broker.remoting.replies import Replies
 from broker.remoting.resets import Resets
 from broker.remoting.routes import Routes
 from broker.remoting.send import Senders
@@ -107,11 +108,13 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     forwards = Forwards(node, leader, machine.network.security)
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
+    routes = Routes(RoutesOfNode(node, leader))
     dispatcher = Dispatcher(
         {
-            **Routes(RoutesOfNode(node, leader)).handlers(),
+            **routes.handlers(),
             **AdminNames(node.settings.cluster).handlers(),
             **Senders(node, leader, link, clients).handlers(),
+            **Replies(node, clients, forwards, routes).handlers(),
             **Pulls(leader, clients, offsets).handlers(),
             **clients.handlers(),
             **forwards.at_leader(offsets.handlers()),

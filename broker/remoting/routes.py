@@ -17,7 +17,7 @@ from broker.remoting.json_body import answer
 from broker.remoting.known_routes import KnownRoutes
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import NotReadyError, TopicNotFoundError
-from dledger_wire.names import AUTO_CREATE_TOPIC
+from dledger_wire.names import AUTO_CREATE_TOPIC, reply_topic
 from dledger_wire.status import Perm
 
 MASTER = "0"
@@ -42,7 +42,9 @@ class Routes:
     async def topic_route(self, request: Command, _client: RemotingConnection) -> Command:
         name = request.text("topic")
         if name == AUTO_CREATE_TOPIC and self._cluster.broker.autoCreateTopicEnable:
-            return await answer(await self._default_route())
+            return await answer(await self._everywhere(self._cluster.broker.defaultTopicQueueNums))
+        if name == reply_topic(self._cluster.cluster):
+            return await answer(await self._everywhere(1))
         topic, reply = await self._topic(name)
         queues = [(each.group, each.read_queues, each.write_queues, each.perm) for each in topic.queues]
         wanted = {each.group for each in topic.queues}
@@ -65,10 +67,9 @@ class Routes:
         ]
         return {"queueDatas": rows, "brokerDatas": [self._broker(group) for group in groups], "filterServerTable": {}}
 
-    async def _default_route(self) -> Mapping[str, object]:
-        """Of a topic that is not there yet: one that may be created in every replica group."""
+    async def _everywhere(self, queues: int) -> Mapping[str, object]:
+        """Of a topic that is not there, but may be created in every replica group, or is only passed on."""
         groups = await self._groups()
-        queues = self._cluster.broker.defaultTopicQueueNums
         return self._route([(group.name, queues, queues, int(Perm.READ_WRITE)) for group in groups], groups)
 
     def _broker(self, group: routes_pb2.GroupRoute) -> Mapping[str, object]:
@@ -88,6 +89,12 @@ class Routes:
             self._last[group.name] = leader
         last = self._last.get(group.name, "")
         return last if last in ids else next(iter(ids), "")
+
+    async def other_nodes(self, own: str) -> Sequence[str]:
+        """Where RocketMQ's clients reach each node of the cluster but ``own``."""
+        groups = await self._groups()
+        addresses = (remoting_address(self._cluster, node.id, node.address) for group in groups for node in group.nodes if node.id != own)
+        return [address for address in addresses if address]
 
     # Where it is known
 

@@ -12,7 +12,7 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import CALL_S, Leader
-from broker.remoting.messages import Sending, Staging, batch_of, record_of, sending_of
+from broker.remoting.messages import CLUSTER, REPLY_TO, Sending, Staging, batch_of, record_of, sending_of
 from broker.remoting.produce_link import ProduceLink
 from dledger_wire._pb import broker_pb2, topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
@@ -45,6 +45,10 @@ class Senders:
     async def _send(self, request: Command, client: RemotingConnection, *, compact: bool) -> Command:
         sending = await sending_of(request, client.peer, self._ids, compact=compact)
         request.body = b""  # the frames have it now
+        properties = sending.frames[0].properties
+        if REPLY_TO in properties:
+            self._clients.takes_replies(client, properties[REPLY_TO])
+            properties[CLUSTER] = self._node.settings.cluster.cluster
         if sending.is_half:
             self._clients.attends(client, sending.group)
         end_s = asyncio.get_running_loop().time() + CALL_S

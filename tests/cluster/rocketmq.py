@@ -12,7 +12,7 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.rocketmq import remoting_listens
-from broker.remoting.command import Command, decode, encode, frame_size
+from broker.remoting.command import RESPONSE, Command, decode, encode, frame_size
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from tests.cluster.harness import Cluster
@@ -39,6 +39,28 @@ class RocketmqCluster(Cluster):
     def remoting(self, node_id: str) -> str:
         """Where a node or a name server serves RocketMQ's clients."""
         return remoting_listens(self.config, node_id)[0]
+
+
+class Client:
+    """One connection that stays, as of a client that is asked itself."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> Command:
+        self._connection.sendall(encode(Command(code, fields, body)))
+        return self.read()
+
+    def read(self) -> Command:
+        """The next request or answer."""
+        return decode(_frame(self._connection))
+
+    def answer(self, request: Command, code: int) -> None:
+        self._connection.sendall(encode(Command(code, opaque=request.opaque, flag=RESPONSE)))
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:

@@ -172,6 +172,37 @@ def test_a_rolling_restart_loses_nothing_and_keeps_the_order(cluster: RocketmqCl
     assert len(account.failed) < 150, Counter(line.split()[-1] for line in account.failed)
 
 
+def test_requests_are_answered_or_time_out_also_when_the_leader_is_killed(cluster: RocketmqCluster, client: JavaClient) -> None:
+    """Never by the reply to another one."""
+    cluster.cli_ok("topic", "create", "questions", "--queues", "2")
+    command = client.command("Replies", ";".join(cluster.name_servers), "questions", "300", "20")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    lines = list[str]()
+
+    def read() -> None:
+        assert process.stdout is not None
+        lines.extend(line.strip() for line in process.stdout)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        wait_until(lambda: sum(line.startswith("answered ") for line in lines) > 100, "requests were answered")
+        assert not [line for line in lines if line.startswith(("timeout ", "failed "))]
+        killed = cluster.leader()
+        cluster.kill(killed)
+        answered = len(lines)
+        wait_until(lambda: sum(line.startswith("answered ") for line in lines[answered + 1 :]) > 50, "requests are answered again")
+        cluster.start(killed)
+        assert process.wait(2 * LIMIT_S) == 0, lines[-5:]
+    finally:
+        process.kill()
+        reading.join()
+    kinds = Counter(line.split()[0] for line in lines)
+    assert not kinds["wrong"], [line for line in lines if line.startswith("wrong ")]
+    assert kinds["answered"] + kinds["timeout"] + kinds["failed"] == 300
+    assert kinds["answered"] > 250, kinds
+
+
 def test_members_of_two_versions_and_a_native_one_share_a_group(cluster: RocketmqCluster, tmp_path: Path) -> None:
     """RocketMQ's clients share queues out by themselves, by the list of members that they get: it is one for all kinds of members."""
     cluster.cli_ok("topic", "create", "shared", "--queues", "6")
