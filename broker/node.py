@@ -36,6 +36,7 @@ from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.config.memory_shares import MemoryShares, watermark
 from broker.context import ServiceContext
 from broker.delivery.delay_levels import DelayLevelService
+from broker.delivery.recalls import RecallService
 from broker.delivery.timers import TimerService
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.group_offsets import GroupOffsetsService
@@ -273,7 +274,8 @@ class BrokerNode:
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
         sessions, transactions = SessionService(context), TransactionService(context)
-        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), StepDown(context))
+        timers = TimerService(context)
+        background = (DelayLevelService(context), timers, PreferredLeader(context), StepDown(context))
         for service in (*background, sessions, transactions):
             self.roles.register(service)
         names = self._names = self._name_service()
@@ -295,6 +297,7 @@ class BrokerNode:
             sessions,
             transactions,
             SendBackService(context),
+            RecallService(context, timers.lock),
             DeadLetterService(context),
             QueryService(context),
             GroupSettingsService(context),

@@ -53,6 +53,7 @@ class TimerService:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+        self.lock = asyncio.Lock()  # of whoever proposes something about messages that wait
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         tasks.spawn(self._run(), "deliver")
@@ -65,7 +66,7 @@ class TimerService:
         while True:
             try:
                 await self._ensure_topic()
-                await _Delivery(self._context, backoff.reset).run()
+                await _Delivery(self._context, self.lock, backoff.reset).run()
             except DledgerError as error:
                 await asyncio.sleep(backoff.delay_s(error))
 
@@ -81,8 +82,8 @@ class _Delivery:
     ``on_progress`` is called whenever something was stored.
     """
 
-    def __init__(self, context: ServiceContext, on_progress: Callable[[], None]) -> None:
-        self._context = context
+    def __init__(self, context: ServiceContext, lock: asyncio.Lock, on_progress: Callable[[], None]) -> None:
+        self._context, self._lock = context, lock
         self._on_progress = on_progress
         self._store = context.store
         self._stored = StoredMessages(context, TIMER_TOPIC, 0)
@@ -162,11 +163,13 @@ class _Delivery:
         return True
 
     async def _deliver(self, offsets: Offsets, units: Units, progress: TimerProgress) -> None:
-        """Deliver these messages and store the progress, in which those that cannot be read now are held."""
-        routed, unreadable = await self._routed(offsets, units)
-        for error in unreadable.values():
-            _logger.error("timers: a due message cannot be read now and is held: %s", error.message, extra={"event": "message_held"})
-        await self._send(routed, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
+        """Deliver these messages, but for what was recalled, and store the progress, in which those that cannot be read now are held."""
+        async with self._lock:
+            kept = self._store.timers.not_recalled(offsets)
+            routed, unreadable = await self._routed(offsets[kept], units[kept])
+            for error in unreadable.values():
+                _logger.error("timers: a due message cannot be read now and is held: %s", error.message, extra={"event": "message_held"})
+            await self._send(routed, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
 
     async def _deliver_held(self) -> bool:
         """Retry one of the held messages; whether it was delivered."""
@@ -235,24 +238,31 @@ class _Delivery:
         end = min([end, self._scanned_end, *self._progress.held[:1]])
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
         while offset < end:
-            units, offsets = await self._units(offset, end)
-            waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
-            limit = self._fit(units[waiting])
-            taken = int(waiting[limit]) if len(waiting) > limit else len(units)
-            waiting = waiting[:limit]
-            frames, unreadable = await self._frames(offsets[waiting], units[waiting])
-            offset += taken
-            if unreadable:  # it stays, and so does everything after it
-                offset = end = min(unreadable)
-                frames = [frame for frame in frames if frame.queue_offset < offset]
-                self._log_unreadable(offset, unreadable[offset])
-            if offset > self._progress.low:
-                due_ms = dict(zip(offsets[waiting].tolist(), units["tag_hash"][waiting].tolist(), strict=True))
-                again = [moved(frame, due_ms[frame.queue_offset]) for frame in frames]
-                await self._propose(again, replace(self._progress, low=offset, seen=self._scanned_end))
-                for changed in filter(is_changed, frames):
-                    log_changed(_logger, "timers", (TIMER_TOPIC, 0), changed.queue_offset)
-                self._window.drop_below(offset)
+            async with self._lock:
+                offset, end = await self._renew(offset, end)
+
+    async def _renew(self, offset: int, end: int) -> tuple[int, int]:
+        """Move messages of one entry from ``offset`` on; how far that came, and where to stop.  What was recalled is left behind."""
+        units, offsets = await self._units(offset, end)
+        waits = self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)) & self._store.timers.not_recalled(offsets)
+        waiting = np.flatnonzero(waits)
+        limit = self._fit(units[waiting])
+        taken = int(waiting[limit]) if len(waiting) > limit else len(units)
+        waiting = waiting[:limit]
+        frames, unreadable = await self._frames(offsets[waiting], units[waiting])
+        offset += taken
+        if unreadable:  # it stays, and so does everything after it
+            offset = end = min(unreadable)
+            frames = [frame for frame in frames if frame.queue_offset < offset]
+            self._log_unreadable(offset, unreadable[offset])
+        if offset > self._progress.low:
+            due_ms = dict(zip(offsets[waiting].tolist(), units["tag_hash"][waiting].tolist(), strict=True))
+            again = [moved(frame, due_ms[frame.queue_offset]) for frame in frames]
+            await self._propose(again, replace(self._progress, low=offset, seen=self._scanned_end))
+            for changed in filter(is_changed, frames):
+                log_changed(_logger, "timers", (TIMER_TOPIC, 0), changed.queue_offset)
+            self._window.drop_below(offset)
+        return offset, end
 
     async def _sealed_end(self) -> int:
         """One past the last message in a sealed segment."""

@@ -76,6 +76,7 @@ class Request(IntEnum):
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
 
 
 class Answer(IntEnum):
@@ -94,6 +95,7 @@ class Answer(IntEnum):
     QUERY_NOT_FOUND = 22
     SUBSCRIPTION_PARSE_FAILED = 23
     CONSUMER_NOT_ONLINE = 206
+    ILLEGAL_OPERATION = 604
 
 
 # Nothing was stored, or a client that sends again is recognised: SERVICE_NOT_AVAILABLE is the one that all versions of all clients retry.

@@ -17,9 +17,9 @@ from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
-from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE, decode_properties
+from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.frames.message_id import UniqueIds
-from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
+from dledger_wire.frames.timer import REAL_UNIQUE, TIMER_DELIVER, TIMER_OUT, waiting_id
 from dledger_wire.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
 from store.append.redelivery import DELAY
@@ -48,7 +48,7 @@ _SHORT = struct.Struct(">h")
 _TIMER_SECONDS, _TIMER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
 REPLY_TO = "REPLY_TO_CLIENT"  # of a request and its reply: the client that waits for the reply
 CLUSTER = "CLUSTER"  # of a request: clients make the topic of replies of it
-_NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", REAL_TOPIC, REAL_QUEUE})
+_NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", REAL_TOPIC, REAL_QUEUE, REAL_UNIQUE})
 _MOST_RETRIES = 16
 
 
@@ -171,12 +171,12 @@ def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
         kept = {name: value for name, value in properties.items() if name not in (PREPARED, PRODUCER_GROUP, DELAY)}
         half = {PREPARED: "true", PRODUCER_GROUP: properties.get(PRODUCER_GROUP) or sending.group}
         return replace(frame, topic=HALF_TOPIC, queue_id=0, properties=kept | half | place)
-    if (due_ms := _due_ms(properties, staging.now_ms)) is not None:
-        unique = properties["UNIQ_KEY"]
-        if len(unique) != UNIQUE_ID_SIZE:
-            raise InvalidArgumentError(f"UNIQ_KEY {unique!r} of a timed message: expected {UNIQUE_ID_SIZE} characters")
+    if (due_ms := due_ms_of(properties, staging.now_ms)) is not None:
+        unique = properties["UNIQ_KEY"]  # of 56 characters from a host without an IPv4 address
+        parked = waiting_id(unique)
         kept = {name: value for name, value in properties.items() if name not in ("UNIQ_KEY", TIMER_OUT)}
-        timed = {"UNIQ_KEY": unique, TIMER_OUT: str(due_ms)} | kept | place
+        own = {REAL_UNIQUE: unique} if parked != unique else {}
+        timed = {"UNIQ_KEY": parked, TIMER_OUT: str(due_ms)} | kept | own | place
         return replace(frame, topic=TIMER_TOPIC, queue_id=0, properties=timed)
     level = _number(properties, DELAY)
     if level is not None and level > 0:
@@ -188,7 +188,7 @@ def _is_half(frame: Frame) -> bool:
     return frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or frame.properties.get(PREPARED) == "true"
 
 
-def _due_ms(properties: dict[str, str], now_ms: int) -> int | None:
+def due_ms_of(properties: dict[str, str], now_ms: int) -> int | None:
     """When a message is to be delivered; None for one that is not timed."""
     deliver_ms = _number(properties, TIMER_DELIVER)
     if deliver_ms is not None:

@@ -32,6 +32,7 @@ from broker.remoting.offsets import Offsets
 from broker.remoting.produce_link import ProduceLink
 from broker.remoting.pull import Pulls
 from broker.remoting.query import Queries
+from broker.remoting.recalls import Recalls
 from broker.remoting.replies import Replies
 from broker.remoting.resets import Resets
 from broker.remoting.routes import Routes
@@ -105,10 +106,9 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     """Serve RocketMQ's clients at these addresses of an open node."""
     leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
     link, clients, queries = ProduceLink(leader), Clients(node, leader), Queries(leader)
-    forwards = Forwards(node, leader, machine.network.security)
+    forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
-    routes = Routes(RoutesOfNode(node, leader))
     dispatcher = Dispatcher(
         {
             **routes.handlers(),
@@ -120,6 +120,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
             **forwards.at_leader(offsets.handlers()),
             **forwards.at_leader(Locks(node, clients).handlers()),
             **queries.handlers(),
+            **Recalls(leader).handlers(),
             **SendBacks(leader, queries).handlers(),
             **transactions.handlers(),
             **AdminBrokers(node, leader, windows).handlers(),

@@ -12,8 +12,9 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import CALL_S, Leader
-from broker.remoting.messages import CLUSTER, REPLY_TO, Sending, Staging, batch_of, record_of, sending_of
+from broker.remoting.messages import CLUSTER, REPLY_TO, Sending, Staging, batch_of, due_ms_of, record_of, sending_of
 from broker.remoting.produce_link import ProduceLink
+from broker.remoting.recalls import recall_handle
 from dledger_wire._pb import broker_pb2, topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.frames.message_id import UniqueIds, offset_message_id
@@ -68,6 +69,10 @@ class Senders:
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
+        due_ms = due_ms_of(properties, self._node.store.time.now_ms())
+        if due_ms is not None and len(sending.frames) == 1 and not sending.is_half:
+            offset = result.first_queue_offset
+            fields["recallHandle"] = recall_handle(sending.topic, self._node.settings.group.name, due_ms, sending.ids[0], offset)
         return Command(Answer.SUCCESS, fields)
 
     async def _stored(self, sending: Sending, end_s: float) -> tuple[int, broker_pb2.BatchResult, list[int]]:

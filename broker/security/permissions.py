@@ -154,6 +154,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.COMMIT_OFFSETS: _all_of(_group(Action.READ), _topics(Action.READ, lambda request: [each.topic for each in request.offsets])),
     methods.GROUP_OFFSETS: _SEEN_GROUPS,
     methods.INIT_PRODUCER: _producer,
+    methods.RECALL_MESSAGE: _topics(Action.WRITE, lambda request: [request.topic]),
     methods.CREATE_TOPIC: _topic(Action.CREATE),
     methods.UPDATE_TOPIC: _topic(Action.ADMINISTER),
     methods.DELETE_TOPIC: _topic(Action.ADMINISTER),

@@ -14,6 +14,39 @@ import typing
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
+class RecallMessageRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    UNIQUE_ID_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """that it is to be delivered to"""
+    unique_id: builtins.str
+    offset: builtins.int
+    """where it was stored to wait, as the answer to its send says; it may have been moved since"""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        unique_id: builtins.str = ...,
+        offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offset", b"offset", "topic", b"topic", "unique_id", b"unique_id"]) -> None: ...
+
+global___RecallMessageRequest = RecallMessageRequest
+
+@typing.final
+class RecallMessageResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RecallMessageResponse = RecallMessageResponse
+
+@typing.final
 class ProduceRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

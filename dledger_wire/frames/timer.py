@@ -8,6 +8,8 @@ and the replicas read it out of a batch without looking at anything else:
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,12 +19,20 @@ from dledger_wire.frames.frames import Bytes1D, Int64s, equal_at, frame_columns,
 
 TIMER_OUT = "TIMER_OUT_MS"
 TIMER_DELIVER = "TIMER_DELIVER_MS"
+REAL_UNIQUE = "REAL_UNIQ_KEY"  # the id of a message that waits under another one
 MAX_TIMER_DELAY_MS = 40 * 86_400_000
 _NAME = TIMER_OUT.encode() + b"\x01"
 _NAME_AT = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1
 _DIGITS_AT = _NAME_AT + len(_NAME)
 _DIGITS = 13
 _POWERS = 10 ** np.arange(_DIGITS - 1, -1, -1, dtype=np.int64)
+
+
+def waiting_id(unique_id: str) -> str:
+    """The id under which a message waits: its own, or one of the right length that is always made of it."""
+    if len(unique_id) == UNIQUE_ID_SIZE and unique_id.isascii():
+        return unique_id
+    return hashlib.md5(unique_id.encode(), usedforsecurity=False).hexdigest().upper()
 
 
 def timer_property(due_ms: int) -> bytes:

@@ -140,6 +140,7 @@ COMMIT_OFFSETS = UnaryMethod(
     "/dledger.v1.Broker/CommitOffsets", broker_pb2.CommitOffsetsRequest, broker_pb2.CommitOffsetsResponse, LIST_BYTES
 )
 GROUP_OFFSETS = UnaryMethod("/dledger.v1.Broker/GroupOffsets", broker_pb2.GroupOffsetsRequest, broker_pb2.GroupOffsetsResponse)
+RECALL_MESSAGE = UnaryMethod("/dledger.v1.Broker/RecallMessage", broker_pb2.RecallMessageRequest, broker_pb2.RecallMessageResponse)
 INIT_PRODUCER = UnaryMethod("/dledger.v1.Broker/InitProducer", broker_pb2.InitProducerRequest, broker_pb2.InitProducerResponse)
 
 # Service Admin

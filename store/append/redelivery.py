@@ -20,7 +20,7 @@ from dledger.runtime.env import Buffer
 from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZE
-from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.frames.timer import REAL_UNIQUE, TIMER_OUT
 from dledger_wire.names import SCHEDULE_TOPIC
 from store.append.prepared import PreparedBatches, PreparedCommand
 from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
@@ -31,7 +31,7 @@ STAGED_POS = "PARKED_POS"  # where in the log a message was staged first, when i
 NO_HOST = "0.0.0.0:0"
 MAX_DIGITS = 20
 UNIQUE_ID = "UNIQ_KEY"
-_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, STAGED_POS)
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, STAGED_POS, REAL_UNIQUE)
 _SEPARATOR = "\x01"  # of a name and its value; the other one ends a property, so it is in none
 _NOT_UTF8 = "\ufffd"  # what decoding makes of it, which is longer
 _MAX_CHAR_BYTES = 4
@@ -183,6 +183,8 @@ def real_message(frame: Frame) -> Frame | None:
     if not topic or not queue.isdecimal() or len(queue) >= MAX_DIGITS:
         return None
     properties = {name: value for name, value in frame.properties.items() if name not in _PLACE}
+    if REAL_UNIQUE in frame.properties:
+        properties[UNIQUE_ID] = frame.properties[REAL_UNIQUE]
     return copied(frame, topic, int(queue), properties, frame.reconsume_times)
 
 

@@ -33,6 +33,15 @@ class AdvanceTimers(Command[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecallTimed(Command[None]):
+    """The message at ``offset`` of the timer queue, due at ``due_ms``, is not to be delivered."""
+
+    KIND: ClassVar[str] = "recall_timed"
+    offset: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarkSentBack(Command[None]):
     """A group has sent these messages of a queue back."""
 

@@ -17,7 +17,7 @@ from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.quotas import CopyQuotas, DeleteQuota, PutQuota
-from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
+from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack, RecallTimed
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
 from store.commands.security import ChangeRules, CopySecurity, DeleteUser, PutUser
@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         UnlockQueues,
         AdvanceDelayLevel,
         AdvanceTimers,
+        RecallTimed,
         MarkSentBack,
         MarkRedriven,
         EndTransactions,

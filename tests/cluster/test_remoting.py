@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -98,6 +99,45 @@ def test_a_new_leader_recognises_what_the_killed_one_stored(cluster: RocketmqClu
     finally:
         cluster.start(killed)
     assert len(pull(cluster.remoting(cluster.leader()), "survives", 0, 0)[1]) == 1
+
+
+def test_a_timed_message_is_recalled_by_its_handle_until_it_is_due_also_at_a_new_leader(cluster: RocketmqCluster) -> None:
+    cluster.cli_ok("topic", "create", "recalled", "--queues", "1")
+    killed, keys = cluster.leader(), {number: f"{KEY}{number}" for number in (5, 6, 7)} | {8: "FD00" * 14}  # of a host without IPv4
+
+    def timed(number: int, delay_ms: int) -> Command:
+        properties = f"UNIQ_KEY\x01{keys[number]}\x02TIMER_DELAY_MS\x01{delay_ms}\x02"
+        return send(cluster.remoting(others(cluster)[0]), "recalled", b"%d" % number, properties)
+
+    def recall(handle: str, topic: str = "recalled", address: str = "") -> Command:
+        return ask(address or cluster.remoting(cluster.leader()), Request.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
+
+    handles = [timed(number, delay_ms).fields["recallHandle"] for number, delay_ms in ((5, 15_000), (6, 15_000), (7, 500), (8, 15_000))]
+    version, topic, group, due_ms, unique, _ = base64.urlsafe_b64decode(handles[0]).decode().split(" ")
+    assert (version, topic, group, unique) == ("v1", "recalled", "g0", f"{KEY}5")
+    assert int(due_ms) > 1_700_000_000_000
+    answer = recall(handles[0], address=cluster.remoting(others(cluster)[0]))
+    assert (answer.code, answer.fields["msgId"]) == (Answer.SUCCESS, f"{KEY}5")
+    assert "recallHandle" not in send(cluster.remoting(killed), "recalled", b"now", f"UNIQ_KEY\x01{KEY}9\x02").fields
+    wait_until(lambda: len(pull(cluster.remoting(killed), "recalled", 0, 0)[1]) == 2, "the third one was delivered")
+    wrong = (
+        recall(handles[2]),
+        recall(handles[1], "both"),
+        recall("?"),
+        recall("ü"),
+        recall(base64.urlsafe_b64encode(b"v2 a b 1 c 2").decode()),
+    )
+    assert {each.code for each in wrong} == {Answer.ILLEGAL_OPERATION}, wrong
+    cluster.kill(killed)
+    try:
+        other = cluster.remoting(next(node_id for node_id in cluster.local.node_ids() if node_id != killed))
+        wait_until(lambda: recall(handles[1], address=other).code == Answer.SUCCESS, "a new leader recalled another one")
+        wait_until(lambda: len(pull(other, "recalled", 0, 0)[1]) == 3, "the last one was delivered")
+    finally:
+        cluster.start(killed)
+    frames = pull(cluster.remoting(cluster.leader()), "recalled", 0, 0)[1]
+    assert {frame.body: frame.properties["UNIQ_KEY"] for frame in frames} == {b"now": f"{KEY}9", b"7": keys[7], b"8": keys[8]}
+    assert not [name for frame in frames for name in frame.properties if name in ("TIMER_OUT_MS", "REAL_TOPIC", "REAL_UNIQ_KEY")]
 
 
 def test_routes_name_each_replica_group_as_a_broker_with_its_leader_first(cluster: RocketmqCluster) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.remoting.codes import Request
-from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
+from dledger_client import Action, ConsumeContext, PullConsumer, PushConsumer, ReceivedMessage
 from tests.cluster.rocketmq import RocketmqCluster, ask
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
 from tests.waiting import LIMIT_S, wait_until
@@ -201,6 +201,18 @@ def test_requests_are_answered_or_time_out_also_when_the_leader_is_killed(cluste
     assert not kinds["wrong"], [line for line in lines if line.startswith("wrong ")]
     assert kinds["answered"] + kinds["timeout"] + kinds["failed"] == 300
     assert kinds["answered"] > 250, kinds
+
+
+def test_a_timed_message_is_recalled(cluster: RocketmqCluster, tmp_path: Path) -> None:
+    cluster.cli_ok("topic", "create", "recalled", "--queues", "1")
+    command = java_client(VERSIONS[-1], tmp_path).command("Recall", ";".join(cluster.name_servers), "recalled")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    recalled, late = [line for line in done.stdout.splitlines() if line.startswith(("recalled ", "bad ", "code "))]
+    assert len(set(recalled.removeprefix("recalled ").split(" of "))) == 1, done.stdout
+    assert late == "code 604"
+    with PullConsumer(cluster.bootstrap) as consumer:
+        assert [message.body for message in consumer.fetch("recalled", 0, 0, 10)] == [b"kept"]
+        assert consumer.fetch("recalled", 0, 1, 10, wait_ms=4000) == []
 
 
 def test_members_of_two_versions_and_a_native_one_share_a_group(cluster: RocketmqCluster, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.quotas import CopyQuotas, DeleteQuota, Limit, PutQuota, Quota, Subject
-from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
+from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack, RecallTimed
 from store.commands.registry import COMMANDS, decode_command
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
@@ -124,6 +124,7 @@ CASES: list[tuple[str, Command[object]]] = [
     ("delete_quota", DeleteQuota(subject="producer-group", name="spark")),
     ("replica_group with limits", SetReplicaGroup(limits=(("diskFreeLimit", "2GB"), ("memoryHighWatermark", "")))),
     ("copy_quotas", CopyQuotas(quotas=(Quota(Subject.TOPIC, "orders", {Limit.PRODUCE_BYTES: 10 << 20}), Quota(Subject.USER, "alice", {})))),
+    ("recall_timed", RecallTimed(offset=9, due_ms=1_700_000_000_123)),
 ]
 
 

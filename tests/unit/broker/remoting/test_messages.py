@@ -144,9 +144,7 @@ def test_a_batch_without_messages_and_one_of_two_delays_are_refused() -> None:
         stored(request("", part(b"a", b"DELAY\x011\x02") + part(b"b", b""), m="true"))
 
 
-@pytest.mark.parametrize(
-    "properties", ["DELAY\x01soon\x02", "TIMER_DELAY_SEC\x01-1\x02", f"UNIQ_KEY\x01{'9' * 20}\x02TIMER_DELAY_SEC\x015\x02"]
-)
+@pytest.mark.parametrize("properties", ["DELAY\x01soon\x02", "TIMER_DELAY_SEC\x01-1\x02"])
 def test_delays_that_cannot_be_are_refused(properties: str) -> None:
     with pytest.raises(InvalidArgumentError):
         stored(request(properties))

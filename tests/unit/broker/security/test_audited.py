@@ -51,7 +51,11 @@ READING: set[UnaryMethod[Any, Any]] = {
     methods.BACKUP_STATE,
     methods.BACKUP_END,
 }
-OF_MESSAGES: set[UnaryMethod[Any, Any]] = {methods.SEND_BACK, methods.END_TRANSACTIONS}  # what consumers and producers do all the time
+OF_MESSAGES: set[UnaryMethod[Any, Any]] = {
+    methods.SEND_BACK,
+    methods.END_TRANSACTIONS,
+    methods.RECALL_MESSAGE,
+}  # what consumers and producers do all the time
 OF_THE_CLUSTER: set[UnaryMethod[Any, Any]] = {
     methods.REGISTER,
     methods.WATCH_SECURITY,
