@@ -15,8 +15,9 @@ from broker.remoting.leader import Leader
 from broker.support.limits import in_slices
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_group
+from dledger_wire.names import check_group, group_of_topic
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.error_detail import from_detail
 from store.commands.consumer_groups import SubscriptionGroup
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # listed always, as RocketMQ does: a tool expects that there are groups
@@ -37,7 +38,10 @@ class AdminGroups:
             Request.DELETE_SUBSCRIPTIONGROUP: self.delete,
             Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
             Request.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            Request.SET_MESSAGE_REQUEST_MODE: self.set_mode,
             Request.GET_CONSUME_STATS: self.stats,
+            Request.GET_BROKER_CONSUME_STATS: self.all_stats,
+            Request.CLONE_GROUP_OFFSET: self.clone,
         }
 
     # Settings
@@ -85,11 +89,50 @@ class AdminGroups:
         listed = await self._leader.call(methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
         return await answer(_config(next(iter(listed.groups), _defaults(name))))
 
+    async def set_mode(self, request: Command, _client: RemotingConnection) -> Command:
+        """There is one mode: consumers pull."""
+        mode = str(request.content().get("mode"))
+        if mode != "PULL":
+            return Command(Answer.REQUEST_CODE_NOT_SUPPORTED, remark=f"mode {mode[:40]} is not supported; expected PULL")
+        return Command(Answer.SUCCESS)
+
     # Positions
 
     async def stats(self, request: Command, _client: RemotingConnection) -> Command:
         """Of every queue of the topics that the group has a position in, or of one of them."""
-        group, only = request.text("consumerGroup"), request.text("topic", "")
+        rows = await self._rows(request.text("consumerGroup"), request.text("topic", ""))
+        return await answer({"consumeTps": 0.0, "offsetTable": rows})
+
+    async def all_stats(self, _request: Command, _client: RemotingConnection) -> Command:
+        """Of all groups that have positions, topic by topic."""
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
+        stats: list[object] = []
+        behind = 0
+        for group in sorted({each.group for each in positions.groups}):
+            tables: dict[str, dict[MessageQueue, dict[str, int]]] = {}
+            async for queue, row in in_slices((await self._rows(group, "")).items()):
+                tables.setdefault(queue.topic, {})[queue] = row
+                behind += row["brokerOffset"] - row["consumerOffset"]
+            stats.append({group: [{"consumeTps": 0.0, "offsetTable": table} for table in tables.values()]})
+        content = {"brokerAddr": self._node.settings.node.address, "consumeStatsList": stats, "totalDiff": behind, "totalInflightDiff": 0}
+        return await answer(content)
+
+    async def clone(self, request: Command, _client: RemotingConnection) -> Command:
+        """A group gets the positions of another one, in one topic or in all, wherever its own were."""
+        source, only = check_group(request.text("srcGroup")), request.text("topic", "")
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[source]))
+        commit = broker_pb2.CommitOffsetsRequest(group=check_group(request.text("destGroup")), reset=True)
+        async for row in in_slices(row for each in positions.groups for row in each.offsets):
+            if only in ("", row.topic) and not group_of_topic(row.topic):  # retries are a group's own
+                commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        if not commit.offsets:
+            raise InvalidArgumentError(f"group {source} has no positions" + (f" in topic {only}" if only else ""))
+        for refused in (await self._leader.call(methods.COMMIT_OFFSETS, commit)).refused:
+            raise from_detail(refused.error)
+        return Command(Answer.SUCCESS)
+
+    async def _rows(self, group: str, only: str) -> dict[MessageQueue, dict[str, int]]:
+        """How far a group has come in every queue of its topics, or of one of them."""
         positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
         committed = {
             (row.topic, row.queue_id): row.offset
@@ -100,7 +143,7 @@ class AdminGroups:
         bounds = await topic_bounds(self._leader, topics)
         passed = [(*queue, offset - 1) async for queue, offset in in_slices(committed.items()) if offset]
         times = await times_of(self._leader, passed)
-        rows: dict[MessageQueue, object] = {}
+        rows: dict[MessageQueue, dict[str, int]] = {}
         queues = ((topic, queue_id, high) for topic in topics for queue_id, (_, high) in enumerate(bounds.get(topic, [])))
         async for topic, queue_id, high in in_slices(queues):
             offset = committed.get((topic, queue_id), 0)
@@ -110,7 +153,7 @@ class AdminGroups:
                 "lastTimestamp": times.get((topic, queue_id), 0),
                 "pullOffset": offset,
             }
-        return await answer({"consumeTps": 0.0, "offsetTable": rows})
+        return rows
 
 
 def _defaults(name: str) -> retry_pb2.GroupSettings:

@@ -64,6 +64,47 @@ def test_a_group_is_configured_shown_and_deleted_through_any_node() -> None:
     Rig().run(scenario)
 
 
+def test_positions_of_a_group_are_cloned_and_those_of_all_groups_are_shown_through_any_node() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await rig.topic("u")
+        async with at_each_node(rig, AdminGroups) as nodes, rig.producer() as producer, rig.consumer(group="audit") as consumer:
+            for number in range(5):
+                await producer.send(Message("t", b"%d" % number), queue_id=1)
+                await producer.send(Message("u", b"%d" % number))
+            await consumer.commit({("t", 1): 2, ("u", 0): 4})
+            async with rig.consumer(group="copy") as other:
+                await other.commit({("t", 1): 5})  # which goes back
+            for node in nodes:
+                answer = await ask(node, Request.CLONE_GROUP_OFFSET, srcGroup="audit", destGroup="copy", topic="t", offline="false")
+                assert answer.code == Answer.SUCCESS
+                shown = bytes((await ask(node, Request.GET_BROKER_CONSUME_STATS, isOrder="false")).body).decode()
+                assert '"totalDiff":7,' in shown  # 3 and 1 of the one, 3 of the other
+                copied = shown.partition('{"copy":')[2]
+                assert '"queueId":1,"topic":"t"}:{"brokerOffset":5,"consumerOffset":2,"lastTimestamp":' in copied
+                assert '"topic":"u"}' not in copied
+                with pytest.raises(InvalidArgumentError, match="group copy has no positions in topic u"):
+                    await ask(node, Request.CLONE_GROUP_OFFSET, srcGroup="copy", destGroup="audit", topic="u", offline="false")
+
+    Rig().run(scenario)
+
+
+def test_consumers_pull_and_no_other_mode_is_taken() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with at_each_node(rig, AdminGroups) as (node, *_):
+            answers = [
+                (
+                    await ask(
+                        node, Request.SET_MESSAGE_REQUEST_MODE, json.dumps({"consumerGroup": "g", "topic": "t", "mode": mode}).encode()
+                    )
+                ).code
+                for mode in ("PULL", "POP")
+            ]
+            assert answers == [Answer.SUCCESS, Answer.REQUEST_CODE_NOT_SUPPORTED]
+
+    Rig().run(scenario)
+
+
 class _Wire(asyncio.Transport):
     """The client's end: the commands that were sent to it."""
 
