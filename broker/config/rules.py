@@ -32,7 +32,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             problems.append(Problem(("groups", number, "nodes"), text))
     problems += _name_servers(config)
     problems += _security(config)
-    problems += _console(config) + _rocketmq_nodes(config) + _rocketmq(config)
+    problems += _console(config) + _rocketmq_nodes(config)
     ports = list(ports_of(config))
     problems += taken_ports(ports) + _metrics(config, ports)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
@@ -123,13 +123,6 @@ def _rocketmq_nodes(config: ClusterConfig) -> list[Problem]:
     return [Problem(("rocketmq",), text)]
 
 
-def _rocketmq(config: ClusterConfig) -> list[Problem]:
-    """Its clients sign their requests with keys that users do not have yet: they would act without a user's rights."""
-    if config.security is None or config.security.users is None or not remoting_name_servers(config):
-        return []
-    return [Problem(("rocketmq",), "expected no security.users: RocketMQ's clients cannot authenticate as users yet")]
-
-
 def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:
     """Passwords of metrics readers do not cross a network in the clear."""
     security, metrics = config.security, config.metrics
@@ -145,7 +138,8 @@ def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:
 
 def _reached(config: ClusterConfig) -> list[str]:
     nodes = [node.address for _group, node in config.all_nodes()]
-    return [*nodes, *(server.address for server in config.name_servers), *(spare.address for spare in config.spares)]
+    others = [*(server.address for server in config.name_servers), *(spare.address for spare in config.spares)]
+    return [*nodes, *others, *remoting_name_servers(config)]
 
 
 def _message_and_segment_size(store: StoreConfig) -> Problem:

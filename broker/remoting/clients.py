@@ -16,11 +16,13 @@ from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.group_member import GroupMember, Subscription
 from broker.remoting.json_body import answer
-from broker.remoting.leader import Leader
+from broker.remoting.leader import CALLER, Leader
 from dledger_wire._pb import admin_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.names import check_group, retry_topic
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.local import LocalCaller
+from store.commands.security import Action, Resource
 from store.queues.sql92 import parser as sql_parser
 
 MAX_GROUPS = 100  # of one client, of either kind: each is a session with heartbeats of its own
@@ -39,6 +41,7 @@ class _Client:
     consumers: dict[str, GroupMember] = field(default_factory=dict)  # by group
     producers: set[str] = field(default_factory=set)
     reply_id: str = ""  # the client that takes replies there
+    caller: LocalCaller = field(default_factory=CALLER.get)  # of its last request
 
 
 class Clients:
@@ -84,8 +87,17 @@ class Clients:
         return [(group, client.client_id, at) for at, client in self._connections.items() for group in sorted(client.producers)]
 
     def producers_of(self, group: str) -> list[RemotingConnection]:
-        """The connections of producers of a group."""
-        return [connection for connection, client in self._connections.items() if group in client.producers]
+        """The connections of those producers of a group that may end its transactions, which checks show."""
+        theirs = ((connection, client) for connection, client in self._connections.items() if group in client.producers)
+        return [connection for connection, client in theirs if self._may_end(client, group)]
+
+    def _may_end(self, client: _Client, group: str) -> bool:
+        return self._node.security.access.may(client.caller.principal, Action.WRITE, Resource.GROUP, group)
+
+    def caller_for(self, group: str) -> LocalCaller:
+        """One who may attend for a group of producers."""
+        found = (self._connections[each].caller for each in self.producers_of(group))
+        return next(found, LocalCaller())
 
     def attends(self, connection: RemotingConnection, group: str) -> None:
         """A producer of ``group`` is there: its half messages may come before its first heartbeat."""
@@ -139,6 +151,7 @@ class Clients:
         if client is None:
             client = self._connections[connection] = _Client()
             connection.on_close.append(lambda: self._gone(connection))
+        client.caller = CALLER.get()
         return client
 
     def _consumer(self, client: _Client, connection: RemotingConnection, row: dict[str, object], content: dict[str, object]) -> GroupMember:
@@ -146,6 +159,7 @@ class Clients:
         member = self._members.get((group, client.client_id))
         if member is None:
             member = self._members[group, client.client_id] = GroupMember(self._leader, group, client.client_id)
+        member.caller = client.caller
         member.connection, member.seen_s = connection, asyncio.get_running_loop().time()
         client.consumers[group] = member
         member.says = {name: str(row[name]) for name in _WAYS if isinstance(row.get(name), str)}

@@ -20,16 +20,18 @@ Handlers = Mapping[int, Handler]
 
 
 class Dispatcher:
-    """Answers requests with ``handlers``, by code."""
+    """Answers requests with ``handlers``, by code, after ``admit`` has let them in."""
 
-    def __init__(self, handlers: Handlers) -> None:
-        self._handlers = handlers
+    def __init__(self, handlers: Handlers, admit: Callable[[Command, RemotingConnection], Awaitable[None]] | None = None) -> None:
+        self._handlers, self._admit = handlers, admit
 
     async def serve(self, client: RemotingConnection, request: Command) -> Command:
         handler = self._handlers.get(request.code)
         if handler is None:
             return Command(Answer.REQUEST_CODE_NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
         try:
+            if self._admit is not None:
+                await self._admit(request, client)
             return await handler(request, client)
         except DledgerError as error:
             return Command(answer_to(error), remark=error.message)

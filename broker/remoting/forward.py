@@ -9,17 +9,34 @@ import asyncio
 
 from broker.config.rocketmq import remoting_address
 from broker.node import BrokerNode
+from broker.remoting.codes import Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handler, Handlers
 from broker.remoting.leader import CALL_S, Leader
+from broker.remoting.pull import MOST_SUSPEND_MS
 from dledger.core.types import NodeId
 from dledger_wire.errors import NotLeaderError, UnreachableError
+from dledger_wire.names import RETRY_PREFIX
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 CONNECT_S = 1.0
 ANSWER_BYTES = 32 << 20  # of the leader, that are not complete
+_ANYWHERE = frozenset(
+    (
+        Request.HEART_BEAT,
+        Request.UNREGISTER_CLIENT,
+        Request.CHECK_CLIENT_CONFIG,
+        Request.GET_ROUTEINFO_BY_TOPIC,
+        Request.GET_BROKER_CLUSTER_INFO,
+        Request.GET_BROKER_RUNTIME_INFO,
+        Request.GET_BROKER_CONFIG,
+        Request.SEND_REPLY_MESSAGE,
+        Request.SEND_REPLY_MESSAGE_V2,
+        Request.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    )
+)
 
 
 class Forwards:
@@ -36,16 +53,24 @@ class Forwards:
 
     def _forwarded(self, handler: Handler) -> Handler:
         async def handle(request: Command, client: RemotingConnection) -> Command:
+            body = request.body
+
             async def attempt(left_s: float) -> Command:
                 leader = self._leader.term[0]
                 if leader == self._node.settings.node.id:
+                    request.body = body
                     return await handler(request, client)
                 peer = await self._connected(leader)
-                return await peer.ask(request.code, dict(request.fields), bytes(request.body), left_s)
+                return await peer.ask(request.code, dict(request.fields), bytes(body), left_s)
 
-            return await self._leader.until(attempt, CALL_S)
+            is_retry = request.fields.get("topic", request.fields.get("b", "")).startswith(RETRY_PREFIX)
+            return await self._leader.until(attempt, CALL_S + _wait_s(request), repeat=not is_retry)
 
         return handle
+
+    def for_users(self, handlers: Handlers) -> Handlers:
+        """Where requests are served for users: as they are signed, the leader checks them again."""
+        return {code: handler if code in _ANYWHERE else self._forwarded(handler) for code, handler in handlers.items()}
 
     async def _connected(self, leader: str) -> RemotingConnection:
         address = self._node.raft.address_of(NodeId(leader)) if leader else None
@@ -84,3 +109,9 @@ class Forwards:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.abort()
+
+
+def _wait_s(request: Command) -> float:
+    """How long the leader may wait for messages before it answers."""
+    is_pull = request.code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE)
+    return min(max(request.number("suspendTimeoutMillis", 0), 0), MOST_SUSPEND_MS) / 1000 if is_pull else 0.0

@@ -15,7 +15,7 @@ from itertools import count
 
 from broker.remoting.codes import Request
 from broker.remoting.connection import RemotingConnection
-from broker.remoting.leader import Leader
+from broker.remoting.leader import CALLER, Leader
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
@@ -43,6 +43,7 @@ class GroupMember:
     def __init__(self, leader: Leader, group: str, client_id: str) -> None:
         self.group, self.client_id = group, client_id
         self.connection: RemotingConnection | None = None
+        self.caller = CALLER.get()  # of its last heartbeat
         self.seen_s = 0.0
         self.subscriptions: dict[str, Subscription] = {}
         self.says: dict[str, str] = {}  # how it consumes, in the words of its heartbeats
@@ -123,6 +124,7 @@ class GroupMember:
         """Be a member until cancelled; join again when the stream ends."""
         try:
             while True:
+                CALLER.set(self.caller)
                 try:
                     await self._session()
                 except DledgerError as error:

@@ -11,12 +11,11 @@ from typing import Protocol
 from broker.config.cluster_file import ClusterConfig
 from broker.nameserver.node import NameServerNode
 from broker.node import BrokerNode
-from broker.remoting.leader import CALL_S, Leader
+from broker.remoting.leader import CALL_S, CALLER, Leader
 from broker.routes.name_service import NameService
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError, NotReadyError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.local import LocalCaller
 
 
 class KnownRoutes(Protocol):
@@ -93,4 +92,4 @@ class RoutesOfNameServer:
 
 
 async def _routes(service: NameService, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
-    return methods.ROUTES.parse_response(await service.routes(request, LocalCaller()))
+    return methods.ROUTES.parse_response(await service.routes(request, CALLER.get()))

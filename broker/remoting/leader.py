@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -20,6 +21,7 @@ from dledger_wire.rpc.methods import StreamMethod, UnaryMethod
 from dledger_wire.rpc.transport import ByteStream, Channel, Network
 
 CALL_S = 2.4  # clients give up after 3 s: they get an answer that they send again for before that
+CALLER: ContextVar[LocalCaller] = ContextVar("caller", default=LocalCaller())  # noqa: B039 - for whom the services are called; frozen
 PAUSE_S = 0.02  # before what was refused for want of a leader is tried again
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -28,12 +30,14 @@ T = TypeVar("T")
 
 
 class Leader:
-    """``network`` reaches the other nodes; ``close`` it once."""
+    """``network`` reaches the other nodes; ``close`` it once.
 
-    def __init__(self, node: BrokerNode, network: Network) -> None:
-        self._node, self._network = node, network
+    ``for_users``: the services are called for ``CALLER``, which the own node alone does: no node may act for a user at another one.
+    """
+
+    def __init__(self, node: BrokerNode, network: Network, *, for_users: bool = False) -> None:
+        self._node, self._network, self.for_users = node, network, for_users
         self._channels: dict[str, Channel] = {}
-        self._own = node.local.connect(LocalCaller())
 
     @property
     def term(self) -> tuple[str, int]:
@@ -46,7 +50,9 @@ class Leader:
         raft, own = self._node.raft, self._node.settings.node.id
         leader = raft.leader
         if leader == own:
-            return self._own
+            return self._node.local.connect(CALLER.get())
+        if self.for_users:
+            raise NotLeaderError(f"{own} does not lead", leader_address="")
         address = raft.address_of(leader) if leader is not None else None
         if not address:
             raise NotLeaderError(f"{own} knows no leader", leader_address="")
@@ -55,7 +61,7 @@ class Leader:
     def to(self, address: str) -> Channel:
         """To the node at ``address``."""
         if address == self._node.settings.node.address:
-            return self._own
+            return self._node.local.connect(CALLER.get())
         found = self._channels.get(address)
         if found is None:
             found = self._channels[address] = self._network.connect(address)

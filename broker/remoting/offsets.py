@@ -18,13 +18,15 @@ from broker.remoting.codes import Answer, Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
-from broker.remoting.leader import Leader
+from broker.remoting.leader import CALLER, Leader
 from broker.remoting.resets import Resets
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, OffsetsResetError
+from dledger_wire.errors import DledgerError, NotLeaderError, OffsetsResetError
 from dledger_wire.names import group_of_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
+from dledger_wire.rpc.local import LocalCaller
+from dledger_wire.security.principal import Principal
 
 GATHER_S = 0.1
 MAX_PENDING = 10_000  # queues of a group, as many as one commit takes, and groups: what is beyond comes again with the next pull
@@ -41,7 +43,7 @@ class Offsets:
     def __init__(self, node: BrokerNode, leader: Leader, clients: Clients, resets: Resets, memory_bytes: int) -> None:
         self._node, self._leader, self._clients, self._resets = node, leader, clients, resets
         self._memory_bytes = memory_bytes * node.settings.cluster.broker.accessMessageInMemoryMaxRatio / 100
-        self._pending: dict[str, dict[Queue, int]] = {}
+        self._pending: dict[tuple[Principal, str], dict[Queue, int]] = {}  # by who noted it, and group
         self._generations: dict[tuple[str, str, int], int] = {}  # of positions that consumers began with, by group, topic and queue
         self._term = leader.term  # in which they did
         self._changed = asyncio.Event()
@@ -60,9 +62,10 @@ class Offsets:
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset soon; one behind what is noted already counts for nothing."""
-        if group not in self._pending and len(self._pending) >= MAX_PENDING:
+        place = CALLER.get().principal, group
+        if place not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        queues = self._pending.setdefault(group, {})
+        queues = self._pending.setdefault(place, {})
         if len(queues) < MAX_PENDING or (topic, queue_id) in queues:
             queues[topic, queue_id] = max(offset, queues.get((topic, queue_id), 0))
             self._changed.set()
@@ -116,12 +119,20 @@ class Offsets:
             await self._changed.wait()
             await asyncio.sleep(GATHER_S)
             self._changed.clear()
-            for group in list(self._pending):
+            for group in {group for _, group in self._pending}:
                 await self._commit(group)
 
     async def _commit(self, group: str) -> None:
-        """Commit what is noted of a group; what fails for now is noted again."""
-        queues = self._pending.pop(group, None)
+        """Commit what is noted of a group, as those who noted it."""
+        for principal in [principal for principal, of in self._pending if of == group]:
+            token = CALLER.set(LocalCaller(principal=principal))
+            try:
+                await self._commit_noted(group, self._pending.pop((principal, group), {}))
+            finally:
+                CALLER.reset(token)
+
+    async def _commit_noted(self, group: str, queues: dict[Queue, int]) -> None:
+        """What fails for now is noted again; where users are served, consumers send it to the next leader."""
         if not queues:
             return
         try:
@@ -132,7 +143,7 @@ class Offsets:
                 request.offsets.add(topic=topic, queue_id=queue_id, offset=offset, lock_epoch=epoch, generation=generation)
             reply = await self._leader.call(methods.COMMIT_OFFSETS, request)
         except DledgerError as error:
-            if not error.retriable:
+            if not error.retriable or (self._leader.for_users and isinstance(error, NotLeaderError)):
                 _logger.info("offsets of group %s were not committed: %s", group, error.message)
                 return
             for (topic, queue_id), offset in queues.items():

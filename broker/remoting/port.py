@@ -21,6 +21,7 @@ from broker.remoting.admin_clients import AdminClients
 from broker.remoting.admin_groups import AdminGroups
 from broker.remoting.admin_names import AdminNames
 from broker.remoting.admin_topics import AdminTopics
+from broker.remoting.callers import Callers
 from broker.remoting.clients import Clients
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Dispatcher
@@ -29,7 +30,7 @@ from broker.remoting.known_routes import RoutesOfNameServer, RoutesOfNode
 from broker.remoting.leader import Leader
 from broker.remoting.locks import Locks
 from broker.remoting.offsets import Offsets
-from broker.remoting.produce_link import ProduceLink
+from broker.remoting.produce_link import ProduceLinks
 from broker.remoting.pull import Pulls
 from broker.remoting.query import Queries
 from broker.remoting.recalls import Recalls
@@ -89,9 +90,12 @@ class RemotingNameServer:
     async def open(self) -> None:
         await self._server.open()
         try:
-            cluster = self._server.settings.cluster
-            dispatcher = Dispatcher({**Routes(RoutesOfNameServer(self._server)).handlers(), **AdminNames(cluster).handlers()})
-            await self._closing.enter_async_context(_listening(cluster, self._machine, self._addresses, dispatcher))
+            server, machine = self._server, self._machine
+            cluster, users = server.settings.cluster, machine.security.admission
+            handlers = {**Routes(RoutesOfNameServer(server)).handlers(), **AdminNames(cluster).handlers()}
+            callers = Callers(users, server.access, server.known_users) if users is not None and machine.security.has_users else None
+            dispatcher = Dispatcher(handlers, callers.admit if callers is not None else None)
+            await self._closing.enter_async_context(_listening(cluster, machine, self._addresses, dispatcher))
         except BaseException:
             await self._server.stop()
             raise
@@ -104,32 +108,33 @@ class RemotingNameServer:
 @contextlib.asynccontextmanager
 async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
     """Serve RocketMQ's clients at these addresses of an open node."""
-    leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
-    link, clients, queries = ProduceLink(leader), Clients(node, leader), Queries(leader)
+    users = machine.security.admission if machine.security.has_users else None
+    leader, memory = Leader(node, machine.network, for_users=users is not None), machine.stats().memory_bytes
+    links, clients, queries = ProduceLinks(leader), Clients(node, leader), Queries(leader)
     forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
-    dispatcher = Dispatcher(
-        {
-            **routes.handlers(),
-            **AdminNames(node.settings.cluster).handlers(),
-            **Senders(node, leader, link, clients).handlers(),
-            **Replies(node, clients, forwards, routes).handlers(),
-            **Pulls(leader, clients, offsets).handlers(),
-            **clients.handlers(),
-            **forwards.at_leader(offsets.handlers()),
-            **forwards.at_leader(Locks(node, clients).handlers()),
-            **queries.handlers(),
-            **Recalls(leader).handlers(),
-            **SendBacks(leader, queries).handlers(),
-            **transactions.handlers(),
-            **AdminBrokers(node, leader, windows).handlers(),
-            **AdminTopics(node, leader).handlers(),
-            **AdminGroups(node, leader).handlers(),
-            **forwards.at_leader(AdminClients(node, leader, clients, queries).handlers()),
-            **forwards.at_leader(resets.handlers()),
-        }
-    )
+    handlers = {
+        **routes.handlers(),
+        **AdminNames(node.settings.cluster).handlers(),
+        **Senders(node, leader, links, clients).handlers(),
+        **Replies(node, clients, forwards, routes).handlers(),
+        **Pulls(leader, clients, offsets).handlers(),
+        **clients.handlers(),
+        **forwards.at_leader(offsets.handlers()),
+        **forwards.at_leader(Locks(node, clients).handlers()),
+        **queries.handlers(),
+        **Recalls(leader).handlers(),
+        **SendBacks(leader, queries).handlers(),
+        **transactions.handlers(),
+        **AdminBrokers(node, leader, windows).handlers(),
+        **AdminTopics(node, leader).handlers(),
+        **AdminGroups(node, leader).handlers(),
+        **forwards.at_leader(AdminClients(node, leader, clients, queries).handlers()),
+        **forwards.at_leader(resets.handlers()),
+    }
+    callers = Callers(users, node.security.access, node.security.known_users) if users is not None else None
+    dispatcher = Dispatcher(forwards.for_users(handlers), callers.admit) if callers is not None else Dispatcher(handlers)
     tasks = BackgroundTasks("remoting", node.fail)
     for work in (clients, offsets, transactions, windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
@@ -138,7 +143,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         clients.close()
         await tasks.stop()
         forwards.close()
-        await link.close()
+        await links.close()
         await leader.close()
 
     async with _listening(node.settings.cluster, machine, addresses, dispatcher, end):

@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from broker.remoting.leader import Leader
+from broker.remoting.leader import CALLER, Leader
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import DeadlineExceededError, DledgerError, UnreachableError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import ByteStream
+from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.connection import fresh
 
 REQUEST_BYTES = 1 << 20
@@ -120,6 +121,25 @@ class ProduceLink:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class ProduceLinks:
+    """A link for each user that sends; one without users."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._links: dict[Principal, ProduceLink] = {}
+
+    def of_caller(self) -> ProduceLink:
+        principal = CALLER.get().principal
+        found = self._links.get(principal)
+        if found is None:
+            found = self._links[principal] = ProduceLink(self._leader)
+        return found
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            await link.close()
 
 
 def _fail(waiting: Sequence[Waiting], error: DledgerError) -> None:

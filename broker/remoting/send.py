@@ -13,7 +13,7 @@ from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import CALL_S, Leader
 from broker.remoting.messages import CLUSTER, REPLY_TO, Sending, Staging, batch_of, due_ms_of, record_of, sending_of
-from broker.remoting.produce_link import ProduceLink
+from broker.remoting.produce_link import ProduceLinks
 from broker.remoting.recalls import recall_handle
 from dledger_wire._pb import broker_pb2, topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
@@ -25,8 +25,8 @@ from dledger_wire.rpc import methods
 class Senders:
     """Serves them for one node."""
 
-    def __init__(self, node: BrokerNode, leader: Leader, link: ProduceLink, clients: Clients) -> None:
-        self._node, self._leader, self._link, self._clients = node, leader, link, clients
+    def __init__(self, node: BrokerNode, leader: Leader, links: ProduceLinks, clients: Clients) -> None:
+        self._node, self._leader, self._links, self._clients = node, leader, links, clients
         env = node.context.env
         self._random = env.random
         self._store_host = node.store.settings.store_host_bytes
@@ -80,10 +80,10 @@ class Senders:
         if sending.queue_id < 0:
             sending = sending.in_queue(self._any_queue(sending.topic))
         batch = await batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
-        record = record_of(sending, batch)
+        record, link = record_of(sending, batch), self._links.of_caller()
 
         async def attempt(left_s: float) -> broker_pb2.BatchResult:
-            return await self._link.send(record, left_s)
+            return await link.send(record, left_s)
 
         left_s = end_s - asyncio.get_running_loop().time()
         # What became of an attempt may be unknown: the messages are recognised by their keys, unless they are retries.

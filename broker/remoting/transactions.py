@@ -17,7 +17,7 @@ from broker.remoting.codes import Answer, Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
-from broker.remoting.leader import Leader
+from broker.remoting.leader import CALLER, Leader
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
@@ -77,6 +77,7 @@ class Transactions:
     async def _attend(self, group: str) -> None:
         while True:
             term = self._leader.term
+            CALLER.set(self._clients.caller_for(group))
             try:
                 async with self._leader.stream(methods.JOIN_PRODUCER_GROUP) as stream:
                     join = methods.encode(transaction_pb2.ProducerJoin(producer_group=group, client_id=f"remoting@{self._node_id}"))

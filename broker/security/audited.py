@@ -75,7 +75,8 @@ def _user(name: Callable[[Any], str]) -> Callable[[Inside, Any], Shown]:
         if found is None:
             return None
         rules = [rule for rule in users.rules_of(found.name) if rule.user == found.name]
-        return {"has_password": found.verifier is not None, "rules": _texts(rules), "version": users.version}
+        has = {"has_password": found.verifier is not None, "has_secret": bool(users.secret(found.name))}
+        return {**has, "rules": _texts(rules), "version": users.version}
 
     return state
 
@@ -141,6 +142,7 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
         request_fields=_fields("create"),
     ),
     methods.DELETE_USER: Audited("delete user", "cluster", _named, _user(_named)),
+    methods.SET_USER_SECRET: Audited("set secret", "cluster", _named, _user(_named), request_fields=_fields("revoke")),
     methods.CHANGE_RULES: Audited("change rules", "cluster", _own_group, _rules),
 }
 BY_PATH: Mapping[str, tuple[UnaryMethod[Any, Any], Audited]] = {method.path: (method, row) for method, row in ROWS.items()}

@@ -198,6 +198,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.DIRECTORY: _directory,
     methods.PUT_USER: _own_password,
     methods.DELETE_USER: _users_only,
+    methods.SET_USER_SECRET: _users_only,
     methods.LIST_USERS: _own_rights,
     methods.CHANGE_RULES: _users_only,
     methods.LIST_RULES: _own_rights,

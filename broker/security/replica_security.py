@@ -158,8 +158,8 @@ class WithoutUsers:
     """Of a node of a cluster without users."""
 
     def register(self, server: Server) -> None:
-        asked = (methods.PUT_USER, methods.DELETE_USER, methods.LIST_USERS, methods.CHANGE_RULES, methods.LIST_RULES, methods.CHECK_ACCESS)
-        for method in asked:
+        users = (methods.PUT_USER, methods.DELETE_USER, methods.SET_USER_SECRET, methods.LIST_USERS)
+        for method in (*users, methods.CHANGE_RULES, methods.LIST_RULES, methods.CHECK_ACCESS):
             method.serve(server, self._refuse)
 
     async def _refuse(self, _request: Message, _caller: CallContext) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.security.scram import ITERATIONS, MAX_ITERATIONS, SALT_BYTES, Verifier
-from store.commands.security import Action, CopySecurity, Effect, Resource, Rule, User
+from store.commands.security import Action, CopySecurity, Effect, Resource, Rule, User, UserSecret
 from store.state.security import SecurityState
 
 KEY_BYTES = 32
@@ -23,9 +23,9 @@ def user_of(message: security_pb2.SecurityUser) -> User:
     return User(message.name, Verifier(found.salt, found.stored_key, found.server_key, found.iterations))
 
 
-def shown_user(user: User) -> security_pb2.SecurityUser:
-    """Without what checks its password."""
-    return security_pb2.SecurityUser(name=user.name, has_password=user.verifier is not None)
+def shown_user(user: User, *, has_secret: bool = False) -> security_pb2.SecurityUser:
+    """Without what checks its password and its signatures."""
+    return security_pb2.SecurityUser(name=user.name, has_password=user.verifier is not None, has_secret=has_secret)
 
 
 def _whole_user(user: User) -> security_pb2.SecurityUser:
@@ -56,10 +56,12 @@ def shown_rule(rule: Rule) -> security_pb2.SecurityRule:
 def copy_of(state: SecurityState) -> security_pb2.SecurityCopy:
     """Everything, for members of the cluster."""
     users, rules = map(_whole_user, state.users()), map(shown_rule, state.rules())
-    return security_pb2.SecurityCopy(version=state.version, users=users, rules=rules)
+    secrets = (security_pb2.UserSecret(name=each.name, secret=each.secret) for each in state.secrets())
+    return security_pb2.SecurityCopy(version=state.version, users=users, rules=rules, secrets=secrets)
 
 
 def command_of(message: security_pb2.SecurityCopy) -> CopySecurity:
     """The command that takes a copy over."""
     users, rules = tuple(map(user_of, message.users)), tuple(map(rule_of, message.rules))
-    return CopySecurity(version=message.version, users=users, rules=rules)
+    secrets = tuple(UserSecret(each.name, each.secret) for each in message.secrets)
+    return CopySecurity(version=message.version, users=users, rules=rules, secrets=secrets)

@@ -6,6 +6,7 @@ Owns the answers; their callers' rights stand in ``permissions.py``.  Changes re
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 
 from broker.context import ServiceContext
@@ -17,10 +18,11 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security.attempts import MAX_COUNTED, Attempts, TooManyAttemptsError
 from store.commands.command import Command
-from store.commands.security import Action, ChangeRules, DeleteUser, PutUser, Resource, Rule
+from store.commands.security import Action, ChangeRules, DeleteUser, PutUser, Resource, Rule, SetUserSecret
 
 COMMAND_TIMEOUT_S = 5.0
 PASSWORDS_OF_USER = 5  # changes of a user's own password within a minute: each is replicated and audited
+SECRET_BYTES = 32
 MAX_WAIT_MS = 1_000  # a replica that was cut off must not keep a watcher waiting for what it will not hear of
 
 
@@ -41,6 +43,7 @@ class SecurityService:
     def register(self, server: Server) -> None:
         methods.PUT_USER.serve(server, self.put_user)
         methods.DELETE_USER.serve(server, self.delete_user)
+        methods.SET_USER_SECRET.serve(server, self.set_secret)
         methods.LIST_USERS.serve(server, self.list_users)
         methods.CHANGE_RULES.serve(server, self.change_rules)
         methods.LIST_RULES.serve(server, self.list_rules)
@@ -65,6 +68,12 @@ class SecurityService:
     async def delete_user(self, request: security_pb2.DeleteUserRequest, _caller: CallContext) -> security_pb2.SecurityChanged:
         return await self._change(DeleteUser(name=request.name))
 
+    async def set_secret(self, request: security_pb2.SetUserSecretRequest, _caller: CallContext) -> security_pb2.SecurityChanged:
+        """Drawn here, so that none can be guessed."""
+        secret = "" if request.revoke else secrets.token_urlsafe(SECRET_BYTES)
+        changed = await self._change(SetUserSecret(name=request.name, secret=secret))
+        return security_pb2.SecurityChanged(version=changed.version, secret=secret)
+
     async def change_rules(self, request: security_pb2.ChangeRulesRequest, _caller: CallContext) -> security_pb2.SecurityChanged:
         added, removed = (tuple(map(rule_of, rules)) for rules in (request.added, request.removed))
         return await self._change(ChangeRules(added=added, removed=removed))
@@ -80,7 +89,8 @@ class SecurityService:
     # Questions
 
     async def list_users(self, request: security_pb2.SecurityListRequest, _caller: CallContext) -> security_pb2.SecurityUsers:
-        found = [shown_user(user) for user in self._state.users() if request.user in ("", user.name)]
+        listed = [user for user in self._state.users() if request.user in ("", user.name)]
+        found = [shown_user(user, has_secret=bool(self._state.secret(user.name))) for user in listed]
         administrators = sorted(name for name in self._administrators if request.user in ("", name))
         return security_pb2.SecurityUsers(version=self._state.version, users=found, administrators=administrators)
 

@@ -30,6 +30,7 @@ def register(root: typer.Typer) -> None:
     users = command_group(root, "user")
     users.command("create", cls=AskingCommand)(create)
     users.command("update", cls=AskingCommand)(update)
+    users.command("secret", cls=AskingCommand)(secret)
     users.command("delete", cls=AskingCommand)(delete)
     reading_command(users, "list")(list_users)
 
@@ -44,6 +45,19 @@ def update(name: NameArgument, new_password_file: PasswordFileOption = "", no_pa
     """Set a new password for a user.  Users may change their own."""
     password = _password(name, new_password_file, no_password=no_password)
     show_change(ask(lambda admin: admin.update_user(name, password)), f"changed the password of user {name}")
+
+
+def secret(
+    name: NameArgument, revoke: Annotated[bool, typer.Option("--revoke", help="Take its secret away.")] = False, yes: YesOption = False
+) -> None:
+    """Show a new secret with which RocketMQ's clients sign as the user; the name is their access key.  The old one counts no more."""
+    confirm(f"Clients that sign as user {name} are refused without the new secret. Go on?", yes)
+    change = ask(lambda admin: admin.set_user_secret(name, revoke=revoke))
+    if revoke:
+        show_change(change, f"revoked the secret of user {name}")
+        return
+    answer = {"version": change.version, "waiting": list(change.waiting), "access_key": name, "secret": change.secret}
+    print_answer(answer, ("ACCESS-KEY", "SECRET"), [(name, change.secret)])
 
 
 def delete(name: NameArgument, yes: YesOption = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Effect: TypeAlias = Literal["allow", "deny"]
@@ -40,11 +40,13 @@ class ClusterUser:
         name: Its name.
         has_password: Whether it may come in with a password; with a certificate of its name it always may.
         in_cluster_file: Whether it is an administrator that the cluster file names, which is changed there.
+        has_secret: Whether RocketMQ's clients can sign as it.
     """
 
     name: str
     has_password: bool
     in_cluster_file: bool = False
+    has_secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,12 @@ class SecurityChange:
     Attributes:
         version: Of users and rules from then on; 0 after a change of the own password, which ends the connection.
         waiting: Replica groups that had not confirmed it within two seconds, by name.
+        secret: What the cluster drew for ``set_user_secret``; it is shown here only.
     """
 
     version: int
     waiting: tuple[str, ...] = ()
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

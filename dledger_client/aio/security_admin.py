@@ -84,6 +84,26 @@ class SecurityAdmin(Subject):
         """
         return await _change(self._calls, methods.DELETE_USER, security_pb2.DeleteUserRequest(name=name), name, _is_done(name))
 
+    async def set_user_secret(self, name: str, *, revoke: bool = False) -> SecurityChange:
+        """Give a user a secret that RocketMQ's clients sign their requests with; its name is their access key.
+
+        The cluster draws the secret and shows it in this answer only.  One that the user had before counts no more.
+
+        Args:
+            name: The user.
+            revoke: Take its secret away and give it no other one.
+
+        Raises:
+            InvalidArgumentError: There is no such user.
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> secret = (await admin.set_user_secret("billing")).secret
+        """
+        check_text(user=name)
+        request = security_pb2.SetUserSecretRequest(name=name, revoke=revoke)
+        return await _change(self._calls, methods.SET_USER_SECRET, request, name)
+
     async def list_users(self, user: str = "") -> list[ClusterUser]:
         """Users by name, with the administrators that the cluster file names.
 
@@ -95,7 +115,7 @@ class SecurityAdmin(Subject):
         """
         request = security_pb2.SecurityListRequest(user=user)
         answer = max((await self._calls.ask_leaders(methods.LIST_USERS, request)).some().values(), key=lambda each: each.version)
-        found = [ClusterUser(each.name, each.has_password) for each in answer.users]
+        found = [ClusterUser(each.name, each.has_password, has_secret=each.has_secret) for each in answer.users]
         return sorted([*found, *(ClusterUser(name, True, True) for name in answer.administrators)], key=lambda each: each.name)
 
     async def change_rules(self, added: Sequence[AccessRule] = (), removed: Sequence[AccessRule] = ()) -> SecurityChange:
@@ -195,7 +215,7 @@ async def _change(
         changed = await calls.ask_leader(home, method, request, done=done)
     version = changed.version or await _version_found(calls, home, request, user)
     waiting, _ = await asyncio.gather(_spread(calls, version, groups, user), _known_at_nodes(calls, version, found.values(), user))
-    return SecurityChange(version, waiting)
+    return SecurityChange(version, waiting, changed.secret)
 
 
 async def _answering(calls: ClusterCalls, groups: Sequence[str], user: str) -> str:

@@ -993,6 +993,24 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(self._inner.delete_user(name))
 
+    def set_user_secret(self, name: str, *, revoke: bool = False) -> SecurityChange:
+        """Give a user a secret that RocketMQ's clients sign their requests with; its name is their access key.
+
+        The cluster draws the secret and shows it in this answer only.  One that the user had before counts no more.
+
+        Args:
+            name: The user.
+            revoke: Take its secret away and give it no other one.
+
+        Raises:
+            InvalidArgumentError: There is no such user.
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> secret = (admin.set_user_secret("billing")).secret
+        """
+        return self._run(self._inner.set_user_secret(name, revoke=revoke))
+
     def list_users(self, user: str = "") -> list[ClusterUser]:
         """Users by name, with the administrators that the cluster file names.
 

@@ -45,8 +45,10 @@ class SecurityUser(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     VERIFIER_FIELD_NUMBER: builtins.int
     HAS_PASSWORD_FIELD_NUMBER: builtins.int
+    HAS_SECRET_FIELD_NUMBER: builtins.int
     name: builtins.str
     has_password: builtins.bool
+    has_secret: builtins.bool
     @property
     def verifier(self) -> global___PasswordVerifier: ...
     def __init__(
@@ -55,9 +57,10 @@ class SecurityUser(google.protobuf.message.Message):
         name: builtins.str = ...,
         verifier: global___PasswordVerifier | None = ...,
         has_password: builtins.bool = ...,
+        has_secret: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["verifier", b"verifier"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["has_password", b"has_password", "name", b"name", "verifier", b"verifier"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["has_password", b"has_password", "has_secret", b"has_secret", "name", b"name", "verifier", b"verifier"]) -> None: ...
 
 global___SecurityUser = SecurityUser
 
@@ -129,6 +132,24 @@ class DeleteUserRequest(google.protobuf.message.Message):
 global___DeleteUserRequest = DeleteUserRequest
 
 @typing.final
+class SetUserSecretRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    REVOKE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    revoke: builtins.bool
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        revoke: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "revoke", b"revoke"]) -> None: ...
+
+global___SetUserSecretRequest = SetUserSecretRequest
+
+@typing.final
 class ChangeRulesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -153,13 +174,16 @@ class SecurityChanged(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
     version: builtins.int
+    secret: builtins.str
     def __init__(
         self,
         *,
         version: builtins.int = ...,
+        secret: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["secret", b"secret", "version", b"version"]) -> None: ...
 
 global___SecurityChanged = SecurityChanged
 
@@ -267,6 +291,24 @@ class CheckAccessReply(google.protobuf.message.Message):
 global___CheckAccessReply = CheckAccessReply
 
 @typing.final
+class UserSecret(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    secret: builtins.str
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        secret: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "secret", b"secret"]) -> None: ...
+
+global___UserSecret = UserSecret
+
+@typing.final
 class WatchSecurityRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -292,12 +334,15 @@ class SecurityCopy(google.protobuf.message.Message):
     USERS_FIELD_NUMBER: builtins.int
     RULES_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
+    SECRETS_FIELD_NUMBER: builtins.int
     version: builtins.int
     unchanged: builtins.bool
     @property
     def users(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SecurityUser]: ...
     @property
     def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SecurityRule]: ...
+    @property
+    def secrets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___UserSecret]: ...
     def __init__(
         self,
         *,
@@ -305,8 +350,9 @@ class SecurityCopy(google.protobuf.message.Message):
         users: collections.abc.Iterable[global___SecurityUser] | None = ...,
         rules: collections.abc.Iterable[global___SecurityRule] | None = ...,
         unchanged: builtins.bool = ...,
+        secrets: collections.abc.Iterable[global___UserSecret] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["rules", b"rules", "unchanged", b"unchanged", "users", b"users", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rules", b"rules", "secrets", b"secrets", "unchanged", b"unchanged", "users", b"users", "version", b"version"]) -> None: ...
 
 global___SecurityCopy = SecurityCopy
 

@@ -221,6 +221,7 @@ DIRECTORY = UnaryMethod("/dledger.v1.NameService/Directory", routes_pb2.Director
 
 PUT_USER = UnaryMethod("/dledger.v1.Security/PutUser", security_pb2.PutUserRequest, security_pb2.SecurityChanged)
 DELETE_USER = UnaryMethod("/dledger.v1.Security/DeleteUser", security_pb2.DeleteUserRequest, security_pb2.SecurityChanged)
+SET_USER_SECRET = UnaryMethod("/dledger.v1.Security/SetUserSecret", security_pb2.SetUserSecretRequest, security_pb2.SecurityChanged)
 LIST_USERS = UnaryMethod("/dledger.v1.Security/ListUsers", security_pb2.SecurityListRequest, security_pb2.SecurityUsers)
 CHANGE_RULES = UnaryMethod("/dledger.v1.Security/ChangeRules", security_pb2.ChangeRulesRequest, security_pb2.SecurityChanged, LIST_BYTES)
 LIST_RULES = UnaryMethod("/dledger.v1.Security/ListRules", security_pb2.SecurityListRequest, security_pb2.SecurityRules)

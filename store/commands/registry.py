@@ -20,7 +20,7 @@ from store.commands.quotas import CopyQuotas, DeleteQuota, PutQuota
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack, RecallTimed
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
-from store.commands.security import ChangeRules, CopySecurity, DeleteUser, PutUser
+from store.commands.security import ChangeRules, CopySecurity, DeleteUser, PutUser, SetUserSecret
 from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 
@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         SetReplacement,
         PutUser,
         DeleteUser,
+        SetUserSecret,
         ChangeRules,
         CopySecurity,
         PutQuota,

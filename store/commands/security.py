@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.security.principal import USER_NAME, is_user_name
 from dledger_wire.security.scram import Verifier
-from store.commands.command import Command, Row
+from store.commands.command import Command, Row, optional
 
 EVERYBODY = "*"
 MAX_USERS = 10_000
@@ -19,6 +19,7 @@ MAX_RULES = 50_000
 MAX_RULES_OF_COMMAND = 1_000
 MAX_COPY_BYTES = 32 << 20  # of as many users and rules
 MAX_PATTERN = 255
+MAX_SECRET = 64
 
 
 class Effect(StrEnum):
@@ -119,6 +120,24 @@ class Rule(Row):
         return f"{self.effect} {self.user} {self.action} {self.resource} {self.pattern}"
 
 
+@dataclass(frozen=True, slots=True)
+class UserSecret(Row):
+    """What RocketMQ's clients sign their requests with as this user; kept as it is, since a signature is checked by making it."""
+
+    name: str
+    secret: str
+
+    def encode(self) -> list[str]:
+        """As a row of JSON."""
+        return [self.name, self.secret]
+
+    @classmethod
+    def decode(cls, row: tuple[Any, ...]) -> UserSecret:
+        """The secret of a row."""
+        name, secret = row
+        return cls(str(name), str(secret))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutUser(Command[int]):
     """Creates a user or gives one another password; returns the version.  ``create``: the user must not be there; else it must be."""
@@ -129,6 +148,19 @@ class PutUser(Command[int]):
 
     def check(self) -> None:
         self.user.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUserSecret(Command[int]):
+    """Gives a user another secret in place of the one that it has, or none; returns the version."""
+
+    KIND: ClassVar[str] = "set_user_secret"
+    name: str
+    secret: str = ""
+
+    def check(self) -> None:
+        if len(self.secret) > MAX_SECRET or not self.secret.isascii():
+            raise InvalidArgumentError(f"user {self.name!r}: expected a secret of at most {MAX_SECRET} ASCII characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +194,4 @@ class CopySecurity(Command[int]):
     version: int
     users: tuple[User, ...]
     rules: tuple[Rule, ...]
+    secrets: tuple[UserSecret, ...] = optional(())

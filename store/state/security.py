@@ -27,7 +27,9 @@ from store.commands.security import (
     PutUser,
     Resource,
     Rule,
+    SetUserSecret,
     User,
+    UserSecret,
 )
 from store.state.state_machine import CommandContext, CommandHandlers
 
@@ -44,6 +46,7 @@ class SecurityState:
         self._listeners: list[Callable[[], object]] = []
         self._users: dict[str, User] = {}
         self._rules: dict[str, dict[Rule, None]] = {}  # by user
+        self._secrets: dict[str, str] = {}  # by user
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call ``listener`` after every change, and when a snapshot was loaded."""
@@ -54,6 +57,10 @@ class SecurityState:
     def user(self, name: str) -> User | None:
         """The user of that name."""
         return self._users.get(name)
+
+    def secret(self, user: str) -> str:
+        """What a user signs with towards RocketMQ's port; empty when it has no secret."""
+        return self._secrets.get(user, "")
 
     def users(self) -> list[User]:
         """All users by name."""
@@ -88,6 +95,7 @@ class SecurityState:
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(PutUser, self._put)
         handlers.on(DeleteUser, self._delete)
+        handlers.on(SetUserSecret, self._set_secret)
         handlers.on(ChangeRules, self._change_rules)
         handlers.on(CopySecurity, self._copy)
 
@@ -106,6 +114,16 @@ class SecurityState:
         if self._users.pop(command.name, None) is None:
             raise InvalidArgumentError(f"there is no user {command.name!r}", user=command.name)
         self._rules.pop(command.name, None)  # one created later under its name begins without rights
+        self._secrets.pop(command.name, None)
+        return self._touch()
+
+    def _set_secret(self, command: SetUserSecret, _context: CommandContext) -> int:
+        if command.name not in self._users:
+            raise InvalidArgumentError(f"there is no user {command.name!r}", user=command.name)
+        if command.secret:
+            self._secrets[command.name] = command.secret
+        else:
+            self._secrets.pop(command.name, None)
         return self._touch()
 
     def _change_rules(self, command: ChangeRules, _context: CommandContext) -> int:
@@ -130,11 +148,16 @@ class SecurityState:
         self._users = {user.name: user for user in copy.users}
         self._rules = {}
         self._add(copy.rules)
+        self._secrets = {each.name: each.secret for each in copy.secrets}
         self.version = copy.version
 
     def as_copy(self) -> CopySecurity:
         """All of it, for another replica group."""
-        return CopySecurity(version=self.version, users=tuple(self.users()), rules=tuple(self.rules()))
+        return CopySecurity(version=self.version, users=tuple(self.users()), rules=tuple(self.rules()), secrets=tuple(self.secrets()))
+
+    def secrets(self) -> list[UserSecret]:
+        """All secrets by user."""
+        return [UserSecret(name, self._secrets[name]) for name in sorted(self._secrets)]
 
     def _add(self, rules: Iterable[Rule]) -> None:
         for rule in rules:
@@ -153,13 +176,17 @@ class SecurityState:
 
     def dump(self) -> JsonObject:
         users, rules = [user.encode() for user in self.users()], [rule.encode() for rule in self.rules()]
-        return {"format": FORMAT, "version": self.version, "users": users, "rules": rules}
+        data: JsonObject = {"format": FORMAT, "version": self.version, "users": users, "rules": rules}
+        if self._secrets:
+            data["secrets"] = [each.encode() for each in self.secrets()]
+        return data
 
     def load(self, data: JsonObject) -> None:
         self.version = int(data["version"])
         self._users = {user.name: user for user in (User.decode(tuple(row)) for row in data["users"])}
         self._rules = {}
         self._add(Rule.decode(tuple(row)) for row in data["rules"])
+        self._secrets = {each.name: each.secret for each in (UserSecret.decode(tuple(row)) for row in data.get("secrets", ()))}
         self._notify()
 
 

@@ -54,6 +54,7 @@ NOT_FOR_OTHER_NODES = {
     methods.TAKE_SPARE.path,
     methods.PUT_USER.path,
     methods.DELETE_USER.path,
+    methods.SET_USER_SECRET.path,
     methods.CHANGE_RULES.path,
 }
 

@@ -34,7 +34,7 @@ from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedr
 from store.commands.registry import COMMANDS, decode_command
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
-from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
+from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, SetUserSecret, User
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode, pieces
@@ -125,6 +125,9 @@ CASES: list[tuple[str, Command[object]]] = [
     ("replica_group with limits", SetReplicaGroup(limits=(("diskFreeLimit", "2GB"), ("memoryHighWatermark", "")))),
     ("copy_quotas", CopyQuotas(quotas=(Quota(Subject.TOPIC, "orders", {Limit.PRODUCE_BYTES: 10 << 20}), Quota(Subject.USER, "alice", {})))),
     ("recall_timed", RecallTimed(offset=9, due_ms=1_700_000_000_123)),
+    ("set_user_secret", SetUserSecret(name="alice", secret="5Zt0")),
+    ("set_user_secret to be revoked", SetUserSecret(name="bob", secret="x")),
+    ("set_user_secret back", SetUserSecret(name="bob")),
 ]
 
 

@@ -8,7 +8,19 @@ import pytest
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.security.scram import secret_verifier
-from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
+from store.commands.security import (
+    Action,
+    ChangeRules,
+    CopySecurity,
+    DeleteUser,
+    Effect,
+    PutUser,
+    Resource,
+    Rule,
+    SetUserSecret,
+    User,
+    UserSecret,
+)
 from store.state.security import SecurityState
 from store.state.state_machine import CommandContext, CommandHandlers
 
@@ -31,7 +43,7 @@ class State:
         for name in ("alice", "bob"):
             self.do(PutUser(user=User(name, secret_verifier(name * 8))))
 
-    def do(self, command: PutUser | DeleteUser | ChangeRules | CopySecurity) -> int:
+    def do(self, command: PutUser | DeleteUser | ChangeRules | CopySecurity | SetUserSecret) -> int:
         decoded = type(command).decode(command.encode())
         assert decoded == command
         decoded.check()
@@ -179,3 +191,23 @@ def test_a_snapshot_brings_everything_back() -> None:
     assert loaded.dump() == state.dump()
     assert loaded.user("alice") == state.user("alice")
     assert not loaded.allowed("alice", Action.READ, TOPIC, "x1")
+
+
+def test_a_secret_outlives_another_password_and_goes_with_its_user() -> None:
+    rig = State()
+    rig.do(SetUserSecret(name="alice", secret="first"))
+    rig.do(SetUserSecret(name="alice", secret="second"))
+    rig.do(SetUserSecret(name="bob", secret="bobs"))
+    rig.do(PutUser(user=User("alice", secret_verifier("another one")), create=False))
+    assert rig.state.secrets() == [UserSecret("alice", "second"), UserSecret("bob", "bobs")]
+    rig.do(SetUserSecret(name="bob"))
+    copied, loaded = State(), SecurityState()
+    copied.do(CopySecurity(version=99, users=rig.state.as_copy().users, rules=(), secrets=rig.state.as_copy().secrets))
+    loaded.load(rig.state.dump())
+    for state in (rig.state, copied.state, loaded):
+        assert (state.secret("alice"), state.secret("bob")) == ("second", "")
+    rig.do(DeleteUser(name="alice"))
+    rig.do(PutUser(user=User("alice")))
+    assert not rig.state.secret("alice")
+    with pytest.raises(InvalidArgumentError, match="no user 'carol'"):
+        rig.do(SetUserSecret(name="carol", secret="x"))

@@ -108,7 +108,7 @@ def test_a_port_that_a_node_has_already_is_refused() -> None:
         config('rocketmq: {address: "10.0.0.1:10911"}\n')
 
 
-def test_users_are_refused_beside_it() -> None:
+def test_users_need_tls_where_its_ports_are_reached_from_outside() -> None:
     more = "rocketmq: {portOffset: 10000}\nsecurity: {cluster_secret_file: s, users: {required: true}}\n"
-    with pytest.raises(ConfigError, match=r"rocketmq: expected no security\.users: RocketMQ's clients cannot authenticate"):
+    with pytest.raises(ConfigError, match=r"users outside loopback need security\.tls"):
         config(more)

@@ -86,7 +86,7 @@ def test_an_administrator_is_no_member_of_the_cluster(method: methods.UnaryMetho
         CHECKS[method.path](root, principal.user("root"), method.request())
 
 
-@pytest.mark.parametrize("method", [methods.PUT_USER, methods.DELETE_USER, methods.CHANGE_RULES])
+@pytest.mark.parametrize("method", [methods.PUT_USER, methods.DELETE_USER, methods.SET_USER_SECRET, methods.CHANGE_RULES])
 @pytest.mark.parametrize("member", [principal.node("c", "g", "n"), principal.name_server("c", "n"), principal.node("c", "-", "s")], ids=str)
 def test_who_stole_a_node_s_certificate_makes_no_users(method: methods.UnaryMethod, member: principal.Principal) -> None:  # type: ignore[type-arg]
     with pytest.raises(PermissionDeniedError, match="may not administer users"):
@@ -114,6 +114,7 @@ def test_nobody_changes_its_own_rights_or_another_one_s_password() -> None:
         (methods.PUT_USER, methods.PUT_USER.request(user=SecurityUser(name="mallory"), create=True)),
         (methods.CHANGE_RULES, methods.CHANGE_RULES.request()),
         (methods.DELETE_USER, methods.DELETE_USER.request(name="mallory")),
+        (methods.SET_USER_SECRET, methods.SET_USER_SECRET.request(name="mallory")),
         (methods.LIST_RULES, methods.LIST_RULES.request(user="alice")),
         (methods.LIST_RULES, methods.LIST_RULES.request()),
         (methods.CHECK_ACCESS, methods.CHECK_ACCESS.request(user="alice")),
