@@ -45,7 +45,13 @@ class Routes:
             return await answer(await self._everywhere(self._cluster.broker.defaultTopicQueueNums))
         if name == reply_topic(self._cluster.cluster):
             return await answer(await self._everywhere(1))
-        topic, reply = await self._topic(name)
+        try:
+            topic, reply = await self._topic(name)
+        except TopicNotFoundError:
+            if name not in (self._cluster.cluster, *(group.name for group in self._cluster.groups)):
+                raise
+            # Programs that create topics ask it where.
+            return await answer(await self._everywhere(self._cluster.broker.defaultTopicQueueNums, name))
         queues = [(each.group, each.read_queues, each.write_queues, each.perm) for each in topic.queues]
         wanted = {each.group for each in topic.queues}
         return await answer(self._route(queues, [group for group in reply.groups if group.name in wanted]))
@@ -67,9 +73,9 @@ class Routes:
         ]
         return {"queueDatas": rows, "brokerDatas": [self._broker(group) for group in groups], "filterServerTable": {}}
 
-    async def _everywhere(self, queues: int) -> Mapping[str, object]:
-        """Of a topic that is not there, but may be created in every replica group, or is only passed on."""
-        groups = await self._groups()
+    async def _everywhere(self, queues: int, name: str = "") -> Mapping[str, object]:
+        """Of a topic that is not there, but may be created in every replica group or the one of that name, or is only passed on."""
+        groups = [group for group in await self._groups() if name in ("", self._cluster.cluster, group.name)]
         return self._route([(group.name, queues, queues, int(Perm.READ_WRITE)) for group in groups], groups)
 
     def _broker(self, group: routes_pb2.GroupRoute) -> Mapping[str, object]:

@@ -153,6 +153,14 @@ def test_routes_name_each_replica_group_as_a_broker_with_its_leader_first(cluste
     assert missing.code == Answer.TOPIC_NOT_EXIST
 
 
+def test_names_of_the_cluster_and_of_its_replica_groups_have_routes_by_which_topics_are_created(cluster: RocketmqCluster) -> None:
+    leader = cluster.remoting(cluster.leader())
+    for name in (cluster.config.cluster, "g0"):
+        route = json.loads(bytes(ask(leader, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": name}).body))
+        assert [broker["brokerAddrs"]["0"] for broker in route["brokerDatas"]] == [leader]
+        assert [queues["brokerName"] for queues in route["queueDatas"]] == ["g0"]
+
+
 def test_an_offset_that_the_queue_does_not_have_is_moved_into_it(cluster: RocketmqCluster) -> None:
     cluster.cli_ok("topic", "create", "short", "--queues", "1")
     send(cluster.remoting(cluster.leader()), "short", b"a", f"UNIQ_KEY\x01{KEY}4\x02")
