@@ -33,6 +33,7 @@ PEER_FIELDS = ("id", "match_index", "state", "last_contact_ms", "unheard", "conn
 STATUS_FIELDS = (
     *("state", "leader_confirmed", "role_state", "role_log", "warnings", "voters", "learners", "store_id", "committed_pos"),
     *("disk_used_percent", "rss_bytes", "anonymous_bytes", "version", "started_at_ms", "uncommitted_ms", "sync_ms"),
+    *("connection_states", "bottleneck"),
 )
 FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
 
@@ -77,8 +78,17 @@ def _row(group: ReplicaGroupStatus, node: NodeStatus, note: str) -> list[Any]:
     place = [group.name, node.id, node.address]
     if not node.reachable:
         return [*place, *[None] * 8, seen, None, note]
+    note = ", ".join(filter(None, (note, _held_up(node))))
     indexes = [node.first_index, node.last_index, node.committed_index, node.applied_index]
     return [*place, node.role, node.term, *indexes, group.lag(node), f"{node.disk_used_percent:.0f}%", seen, node.pid, note]
+
+
+def _held_up(node: NodeStatus) -> str:
+    """How many connections of a node are held up, and by what; empty when none is."""
+    from dledger_client.admin.status_text import connections_text
+
+    states = node.connection_states
+    return f"connections: {connections_text(states, node.bottleneck)}" if sum(states.values()) > states.get("running", 0) else ""
 
 
 def groups_json(groups: list[ReplicaGroupStatus]) -> dict[str, Any]:

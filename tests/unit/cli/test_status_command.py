@@ -64,6 +64,20 @@ def test_all_are_well() -> None:
     assert [note(node, *answers) for node in ("n0", "n1", "n2")] == ["", "master on", ""]
 
 
+def test_connections_that_are_held_up_show_with_what_holds_them() -> None:
+    at_rest, held = {"running": 40, "flow": 0, "blocked": 0}, {"running": 28, "flow": 12, "blocked": 0}
+    group = judged(
+        replace(leader("n0", "n2"), connection_states=held, bottleneck="disk"),
+        replace(other("n0"), connection_states=at_rest),
+        replace(other("n2"), connection_states={"running": 1, "blocked": 3}, bottleneck="memory"),
+    )
+    notes = {node.id: _row(group, node, node_note(group, node))[-1] for node in group.nodes}
+    assert notes == {"n0": "", "n1": "master on, connections: 12/40 flow: disk", "n2": "connections: 3/4 blocked: memory"}
+    shown = {node["id"]: (node["connection_states"], node["bottleneck"]) for node in _group_json(group)["nodes"]}
+    assert shown["n0"] == (at_rest, "")
+    assert shown["n1"] == (held, "disk")
+
+
 def test_a_follower_whose_disk_is_full_does_not_count() -> None:
     full = other("n0", "read-only: the disk is full")
     assert says(leader("n0", "n2"), full, other("n2")) == f"1 group, 3 of 3 nodes up, n0 cannot acknowledge, {ONE}"
