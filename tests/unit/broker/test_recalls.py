@@ -127,6 +127,40 @@ def test_what_was_recalled_stays_so_whoever_dies_and_wherever_it_was_moved(seed:
     Rig(seed).run(scenario)
 
 
+def test_a_recall_just_before_its_message_is_due_counts_or_is_refused() -> None:
+    """The delivery may be on its way to the log already."""
+    recalled, refused = set[bytes](), set[bytes]()
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        router = rig.router()
+
+        async def recall_at(moment_ms: int, body: bytes, place: tuple[str, int]) -> None:
+            await until(lambda: wall_ms(rig) >= moment_ms)
+            try:
+                await recall(router, *place)
+                recalled.add(body)
+            except InvalidArgumentError:
+                refused.add(body)
+
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            start = wall_ms(rig)
+            due = {b"%d" % number: start + 4000 + 10 * number for number in range(150)}
+            await asyncio.gather(*(send_at(producer, body, due_ms) for body, due_ms in due.items()))
+            places, randomness = await waiting(rig), rig.cluster.random
+            await asyncio.gather(
+                *(recall_at(due_ms - int(randomness.random() * 40), body, places[body.decode()]) for body, due_ms in due.items())
+            )
+            await asyncio.sleep(3)
+            delivered = [message.body for message in await consumer.fetch("t", 0, 0, 200)]
+            assert sorted(delivered) == sorted(refused)
+            assert recalled
+            assert refused
+        await router.close()
+
+    Rig().run(scenario)
+
+
 def test_a_message_that_was_moved_is_found_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
     monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)
