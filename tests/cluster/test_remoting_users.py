@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from broker.remoting.signature import signature_of
 from dledger_client import Admin
 from dledger_client.admin.security import AccessRule
 from dledger_wire.security.scram import password_verifier
+from tests.cluster.rocketmq import Client as Connection
 from tests.cluster.rocketmq import RocketmqCluster, ask
 from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
@@ -35,7 +37,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rocketm
     monkeypatch.setenv("DLEDGER_USER", ADMIN)
     monkeypatch.setenv("DLEDGER_PASSWORD_FILE", str(password))
     users = {"required": True, "administrators": {ADMIN: verifier_text(password_verifier(ADMIN, PASSWORD))}}
-    made = RocketmqCluster(tmp_path / "data", settings={"security": {"cluster_secret_file": str(secret), "users": users}})
+    made = RocketmqCluster(tmp_path / "data", name_servers=1, settings={"security": {"cluster_secret_file": str(secret), "users": users}})
     try:
         made.start()
         made.cli_ok("topic", "create", "orders", "--queues", "1")
@@ -102,6 +104,38 @@ def test_users_may_do_what_their_rules_allow_at_each_node(cluster: RocketmqClust
         topic = {"topic": f"made-{number}", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
         assert shop.code(address, Request.UPDATE_AND_CREATE_TOPIC, topic) == Answer.SUCCESS
         assert shop.code(address, Request.GET_ALL_TOPIC_LIST, {}) == Answer.SUCCESS
+
+
+def test_name_servers_show_routes_to_users_only(cluster: RocketmqCluster) -> None:
+    shop = Client("shop", secrets_of_users(cluster)["shop"])
+    address, wanted = cluster.remoting("ns0"), {"topic": "orders"}
+    wait_until(lambda: shop.code(address, Request.GET_ROUTEINFO_BY_TOPIC, wanted) == Answer.SUCCESS, "ns0 knows the user and the topic")
+    assert shop.code(address, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "salaries"}) == Answer.NO_PERMISSION
+    assert shop.code(address, Request.GET_ALL_TOPIC_LIST, {}) == Answer.NO_PERMISSION
+    assert Client("shop", "x").code(address, Request.GET_ROUTEINFO_BY_TOPIC, wanted) == Answer.NO_PERMISSION
+    assert ask(address, Request.GET_ROUTEINFO_BY_TOPIC, wanted).code == Answer.NO_PERMISSION
+
+
+def test_replies_are_passed_on_for_who_may_write_them(cluster: RocketmqCluster) -> None:
+    """A node passes a reply on as it is signed, and the next one checks it again."""
+    secrets, topic = secrets_of_users(cluster), f"{cluster.config.cluster}_REPLY_TOPIC"
+    shop, audit = (Client(name, secrets[name]) for name in ("shop", "audit"))
+    with Admin(cluster.bootstrap, timeout_ms=LIMIT_MS) as admin:
+        admin.change_rules([AccessRule("shop", "allow", "topic", topic, "write")])
+    fields = {**SEND, "b": topic, "c": "TBW102", "i": "REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c-1\x02"}
+    beat = json.dumps({"clientID": "asker", "producerDataSet": [{"groupName": "g"}], "consumerDataSet": []}).encode()
+    for asker_at in cluster.local.node_ids():
+        asker = Connection(cluster.remoting(asker_at))
+        with contextlib.closing(asker), ThreadPoolExecutor() as threads:
+            assert asker.ask(Request.HEART_BEAT, audit.signed({}, beat), beat).code == Answer.SUCCESS
+            for replier_at in cluster.local.node_ids():
+                replied = threads.submit(shop.ask, cluster.remoting(replier_at), Request.SEND_REPLY_MESSAGE_V2, fields, b"paid")
+                pushed = asker.read()
+                assert (pushed.code, bytes(pushed.body)) == (Request.PUSH_REPLY_MESSAGE_TO_CLIENT, b"paid")
+                asker.answer(pushed, Answer.SUCCESS)
+                assert replied.result().code == Answer.SUCCESS
+                for code in (Request.SEND_REPLY_MESSAGE_V2, Request.PUSH_REPLY_MESSAGE_TO_CLIENT):
+                    assert audit.code(cluster.remoting(replier_at), code, fields, b"forged") == Answer.NO_PERMISSION
 
 
 def test_a_secret_that_is_taken_away_counts_no_more_and_its_connections_end(cluster: RocketmqCluster) -> None:

@@ -41,6 +41,7 @@ def state(version: int = 1, secret: str = SECRET) -> SecurityState:
     return found
 
 
+REPLY = dict.fromkeys("acdefghi", "0") | {"b": "shop_REPLY_TOPIC"}
 ALLOWED: list[Command] = [
     Command(Request.HEART_BEAT, body=json.dumps(HEARTBEAT).encode()),
     Command(Request.PULL_MESSAGE, {"topic": "orders", "consumerGroup": "readers"}),
@@ -61,6 +62,7 @@ REFUSED: list[Command] = [
     Command(Request.LOCK_BATCH_MQ, body=b'{"consumerGroup": "others"}'),
     Command(Request.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "readers"}),
     Command(Request.GET_ALL_TOPIC_LIST),
+    *(Command(code, REPLY) for code in (Request.SEND_REPLY_MESSAGE_V2, Request.PUSH_REPLY_MESSAGE_TO_CLIENT)),
     Command(Request.UPDATE_BROKER_CONFIG),
     Command(Request.WIPE_WRITE_PERM_OF_BROKER),
     Command(31_999),
