@@ -50,7 +50,7 @@ def update(name: NameArgument, new_password_file: PasswordFileOption = "", no_pa
 def secret(
     name: NameArgument, revoke: Annotated[bool, typer.Option("--revoke", help="Take its secret away.")] = False, yes: YesOption = False
 ) -> None:
-    """Show a new secret with which RocketMQ's clients sign as the user; the name is their access key.  The old one counts no more."""
+    """Show a new secret for RocketMQ clients.  The name of the user is their access key.  The old secret counts no more."""
     confirm(f"Clients that sign as user {name} are refused without the new secret. Go on?", yes)
     change = ask(lambda admin: admin.set_user_secret(name, revoke=revoke))
     if revoke:
