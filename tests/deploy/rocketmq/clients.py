@@ -1,11 +1,12 @@
-"""RocketMQ's own Java clients: taken from Maven's registry once, and programs of this folder compiled against them.
+"""RocketMQ's own clients in Java and Go: taken from their registries once, and programs of this folder compiled against them.
 
-Owns where they lie: in a folder of the user's cache, one for each version, beside what Maven keeps.
+Owns where the Java ones lie: in a folder of the user's cache, one for each version, beside what Maven keeps.  Go keeps its modules itself.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from pathlib import Path
 from tests import needs
 
 VERSIONS = ("4.9.8", "5.5.0")
+GO_VERSION = "v2.1.3-0.20251226070945-2173d070fd1b"
 FETCH_S = 300.0
 COMPILE_S = 120.0
 PROGRAMS = Path(__file__).parent / "java"
+GO_PROGRAMS = Path(__file__).parent / "go"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger-tests" / "rocketmq"
 _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>dledger.tests</groupId><artifactId>clients</artifactId><version>1</version>
@@ -24,6 +27,12 @@ _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
   </dependencies>
 </project>
+"""
+_MODULE = """module dledger.test/clients
+
+go 1.23
+
+require github.com/apache/rocketmq-client-go/v2 {version}
 """
 
 
@@ -60,3 +69,16 @@ def _fetch(version: str, jars: Path) -> None:
     done = subprocess.run(command, cwd=jars, capture_output=True, text=True, check=False, timeout=FETCH_S)
     if done.returncode:
         needs.lacking(f"rocketmq-client {version} cannot be had from Maven's registry: {done.stdout.strip().splitlines()[:1]}")
+
+
+def go_client(folder: Path) -> str:
+    """The programs of the Go client, version 2, built in ``folder``.  The test is skipped where it cannot be had."""
+    go = needs.program("go")
+    for source in GO_PROGRAMS.glob("*.go"):
+        shutil.copy(source, folder)
+    (folder / "go.mod").write_text(_MODULE.format(version=GO_VERSION))
+    done = subprocess.run([go, "mod", "tidy"], cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_S)
+    if done.returncode:
+        needs.lacking(f"RocketMQ's Go client cannot be had from Go's registry: {done.stderr.strip().splitlines()[-1:]}")
+    subprocess.run([go, "build", "-o", "clients", "."], cwd=folder, capture_output=True, check=True, timeout=FETCH_S)
+    return str(folder / "clients")

@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,17 +22,6 @@ SHOWN = {
     *("transactions", "by id", "by key", "sql", "lite pull"),
 }
 MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
-TIMERS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RocketmqCluster]:
-    made = RocketmqCluster(tmp_path / "data", settings={"broker": TIMERS})
-    try:
-        made.start()
-        yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture

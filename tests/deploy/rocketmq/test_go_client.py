@@ -1,0 +1,30 @@
+"""RocketMQ's Go client, version 2, unmodified: every kind of message and consumer."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.cluster.rocketmq import RocketmqCluster
+from tests.deploy.rocketmq.clients import go_client
+from tests.waiting import LIMIT_S
+
+SHOWN = {
+    *("sync", "async", "batch", "compressed", "delayed", "timed", "concurrently", "retry", "orderly"),
+    *("transactions", "sql", "poll", "pull", "offset by time"),
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return go_client(tmp_path_factory.mktemp("go"))
+
+
+def test_every_kind_of_message_and_consumer(cluster: RocketmqCluster, client: str) -> None:
+    cluster.cli_ok("topic", "create", "kinds", "--queues", "4")
+    command = [client, ";".join(cluster.name_servers), "kinds"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    lines = done.stdout.splitlines()
+    assert not [line for line in lines if line.startswith("bad ")], done.stdout
+    assert {line.removeprefix("ok ") for line in lines} == SHOWN, f"{done.stdout}\n{done.stderr}"
