@@ -46,6 +46,16 @@ def java() -> None:
         lacking("no Java 17 or newer at JAVA_HOME or on PATH (scripts/test says how to install it)")
 
 
+def go(minor: int) -> str:
+    """Its path; of that version of Go 1 or newer."""
+    path = program("go")
+    done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
+    found = re.search(r"go1\.(\d+)", done.stdout)
+    if found is None or int(found[1]) < minor:
+        lacking(f"no Go 1.{minor} or newer on PATH (scripts/test says how to install it)")
+    return path
+
+
 def root() -> None:
     if os.geteuid() != 0:
         lacking("needs root")

@@ -74,11 +74,11 @@ go_minor() {
   "$1" version 2> /dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p'
 }
 
-# Tests put a linearizability checker of others beside ours; it is a Go module, built by them.
+# Tests build Go modules: a linearizability checker of others, and RocketMQ's Go client.
 find_go() {
   local candidate
   for candidate in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
-    if command -v "$candidate" > /dev/null && [ "$(go_minor "$candidate")" -ge 19 ] 2> /dev/null; then
+    if command -v "$candidate" > /dev/null && [ "$(go_minor "$candidate")" -ge 23 ] 2> /dev/null; then
       if [ "$candidate" != go ]; then
         PATH=$(dirname "$candidate"):$PATH
         export PATH

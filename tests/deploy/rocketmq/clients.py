@@ -73,7 +73,7 @@ def _fetch(version: str, jars: Path) -> None:
 
 def go_client(folder: Path) -> str:
     """The programs of the Go client, version 2, built in ``folder``.  The test is skipped where it cannot be had."""
-    go = needs.program("go")
+    go = needs.go(23)
     for source in GO_PROGRAMS.glob("*.go"):
         shutil.copy(source, folder)
     (folder / "go.mod").write_text(_MODULE.format(version=GO_VERSION))

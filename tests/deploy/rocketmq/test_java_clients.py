@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
