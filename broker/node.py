@@ -232,7 +232,7 @@ class BrokerNode:
             )
             self._stamp.start()
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
-            self.store.repair_with(self.raft.repair_damage)
+            self.store.repair_with(self.raft.repair_damage, self.raft.bulk.take)
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             self.security.open(self.raft)
             context = self._context = self._context_of(self.raft)

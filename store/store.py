@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from dledger.core.effects import RoleChanged
+from dledger.log.bulk_turns import TakeTurn, at_once
 from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer, Environment
 from dledger.snapshot.plan import StateSnapshot
@@ -87,6 +88,7 @@ class MessageStore:
         self.disk_limit: Callable[[], DiskLimit] = DiskLimit  # asked at each look at the disk
         self._suspended = False
         self._repair: Repair | None = None
+        self._take_turn: TakeTurn = at_once
         self._index: KeyIndex | None = None
         self._query: MessageQuery | None = None
 
@@ -104,9 +106,13 @@ class MessageStore:
         self._head, self._utc_offset_ms, self._time_known = head, utc_offset_ms, time_known
         self._start_expiry()
 
-    def repair_with(self, repair: Repair) -> None:
-        """Set what makes damaged entries of the log whole again for tasks of the store; without this call others have to."""
-        self._repair = repair
+    def repair_with(self, repair: Repair, take_turn: TakeTurn = at_once) -> None:
+        """Set what makes damaged entries of the log whole again for tasks of the store, and when they may read the next piece of what is
+        old; without this call others have to."""
+        self._repair, self._take_turn = repair, take_turn
+
+    async def _turn(self, size_bytes: int) -> None:
+        await self._take_turn(size_bytes)
 
     async def _repaired(self, damage: StorageDamagedError) -> bool:
         return self._repair is not None and await self._repair(damage)
@@ -119,7 +125,9 @@ class MessageStore:
         parts = Recovering(disk, log, self._snapshots, self._state, self.queues, self._dispatcher, replaced)
         self.recovery = await recover_state(parts, clean=clean)
         self.time.seen(self.applied.store_ms)
-        self._reader = reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index, self._repaired)
+        self._reader = reader = QueueReader(
+            self.settings, log, self.topics, self.queues, lambda: self.applied.index, self._repaired, self._turn
+        )
         self.queues.rebuild_with(reader.repair)
         if self.settings.messageIndexEnable:
             self._start_index(log)

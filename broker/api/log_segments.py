@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from broker.context import ServiceContext
 from broker.support.messages import message_of
+from dledger.log.bulk_turns import TURN_BYTES, TakeTurn, at_once
 from dledger.log.log import Log
 from dledger_wire._pb import admin_pb2, retention_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-
-PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ async def committed_end(log: Log, commit_index: int) -> int:
     return place.end_pos
 
 
-async def segment_sums(log: Log, upto_pos: int) -> list[SegmentSum]:
+async def segment_sums(log: Log, upto_pos: int, take_turn: TakeTurn = at_once) -> list[SegmentSum]:
     """One checksum a segment, in order; reads in bounded pieces off the loop and lets other work run between them."""
     sums = []
     segments = log.segments
@@ -51,7 +50,9 @@ async def segment_sums(log: Log, upto_pos: int) -> list[SegmentSum]:
             end = (await log.find(segments[number + 1].first_index - 1)).end_pos
         crc, pos = 0, segment.start_pos
         while pos < end:
-            piece = await _stored(log, pos, min(PIECE_BYTES, end - pos))
+            size = min(TURN_BYTES, end - pos)
+            await take_turn(size)
+            piece = await _stored(log, pos, size)
             crc = crc32c(piece, value=crc)
             pos += len(piece)
             await asyncio.sleep(0)
@@ -94,7 +95,7 @@ class FoundDamage:
         return self.texts
 
 
-async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:
+async def check_segment(log: Log, start_pos: int, upto_pos: int, take_turn: TakeTurn = at_once) -> None:
     """Check one segment's entries in its file, as far as it lies below ``upto_pos``; StorageDamagedError names the first damaged one."""
     segments = log.segments
     upto_pos = min(upto_pos, log.written_pos)
@@ -103,7 +104,7 @@ async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:
             last = segments[number + 1].first_index - 1 if number + 1 < len(segments) else log.last.index
             while last >= segment.first_index and (log.locate(last) or await log.find(last)).end_pos > upto_pos:
                 last -= 1
-            await log.check_stored(segment.first_index, last)
+            await log.check_stored(segment.first_index, last, take_turn)
 
 
 class LogSegmentService:
@@ -125,12 +126,12 @@ class LogSegmentService:
             raise InvalidArgumentError(f"position {wanted} is not committed here yet (committed: {committed_pos})")
         if request.HasField("checked_segment"):
             try:
-                await check_segment(log, request.checked_segment, wanted)
+                await check_segment(log, request.checked_segment, wanted, raft.bulk.take)
             except StorageDamagedError as damage:
                 log.measures.corruptions += self._damage.add(damage)
                 raise
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
-        for found in await segment_sums(log, wanted):
+        for found in await segment_sums(log, wanted, raft.bulk.take):
             reply.segments.append(message_of(admin_pb2.SegmentChecksum, found))
         return reply
 

@@ -8,6 +8,7 @@ be able to catch up with it, and where so much is written no single write is kep
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -16,6 +17,12 @@ FOLLOWING = 4
 LOOK_S = 0.002  # how often it is looked whether writes wait
 MOST_S = 0.02
 QUEUE_S = 0.5  # a reader takes a node for silent that lets it wait for seconds
+
+TakeTurn = Callable[[int], Awaitable[None]]  # returns when a piece of that size may go on
+
+
+async def at_once(_size_bytes: int) -> None:
+    """The turn of what runs beside no writes."""
 
 
 class WritesOwner(Protocol):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, HardState, NodeId
+from dledger.log.bulk_turns import TakeTurn, at_once
 from dledger.log.cache import EntryCache
 from dledger.log.config import LogConfig
 from dledger.log.contents import LogContents
@@ -449,7 +450,7 @@ class Log(LogContents):
             self._check_not_deleted(pos)
             raise
 
-    async def check_stored(self, first_index: int, last_index: int) -> None:
+    async def check_stored(self, first_index: int, last_index: int, take_turn: TakeTurn = at_once) -> None:
         """Check entries as they stand in the files, whatever memory holds; StorageDamagedError names the first that is not whole."""
         index = max(first_index, self.first_index)
         while index <= last_index:
@@ -462,6 +463,7 @@ class Log(LogContents):
                 continue
             index = entries[-1].index + 1
             await asyncio.sleep(0)
+            await take_turn(sum(entry.size_bytes for entry in entries))
 
     async def _read_file(self, pos: int, end: int) -> bytes:
         """From a file, as far as the bytes are not in memory."""

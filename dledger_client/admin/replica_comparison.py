@@ -25,6 +25,7 @@ from dledger_wire.rpc.transport import ByteStream
 
 PIECE_TIMEOUT_S = 30.0  # a node that many copy from gives each its share of what it may give away a second
 END_TIMEOUT_S = 2.0
+SLOWEST_PER_S = 4 << 20  # bytes that a node checks a second, at least, beside writes and other readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> Re
         raise UnreachableError(f"no node reachable at {', '.join(node.address for node in group.nodes)}")
     end_pos = min(node.committed_pos for node in reachable)
     addresses = {node.id: node.address for node in reachable}
-    answers = await asyncio.gather(*(_checksums(calls, address, end_pos) for address in addresses.values()), return_exceptions=True)
+    answers = await asyncio.gather(*(_all_checksums(calls, address, end_pos) for address in addresses.values()), return_exceptions=True)
     replies: dict[str, admin_pb2.ChecksumReply] = {}
     damaged = ""
     for node_id, answer in zip(addresses, answers, strict=True):
@@ -164,22 +165,33 @@ async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> Re
             replies[node_id] = answer
     compared, difference, segment = _first_difference(replies)
     if segment is not None:
-        difference = await _damage_in(calls, {node_id: addresses[node_id] for node_id in replies}, end_pos, segment) or difference
+        size_bytes = max(each.size_bytes for reply in replies.values() for each in reply.segments if each.start_pos == segment)
+        asked = {node_id: addresses[node_id] for node_id in replies}
+        difference = await _damage_in(calls, asked, end_pos, segment, size_bytes) or difference
     checksums = {node_id: {segment.start_pos: segment.crc for segment in reply.segments} for node_id, reply in replies.items()}
     return ReplicaComparison(group.name, end_pos, compared, tuple(replies), tuple(missing), damaged or difference, checksums)
 
 
-async def _damage_in(calls: ClusterCalls, addresses: Mapping[str, str], end_pos: int, segment: int) -> str:
+async def _damage_in(calls: ClusterCalls, addresses: Mapping[str, str], end_pos: int, segment: int, size_bytes: int) -> str:
     """Have each replica check the entries of a segment that differs: the damages found; empty when there are none."""
-    asked = (_checksums(calls, address, end_pos, segment) for address in addresses.values())
+    asked = (_checksums(calls, address, end_pos, size_bytes, segment) for address in addresses.values())
     answers = await asyncio.gather(*asked, return_exceptions=True)
     found = [f"{node_id}: {answer}" for node_id, answer in zip(addresses, answers, strict=True) if isinstance(answer, StorageDamagedError)]
     return "; ".join(found)
 
 
-async def _checksums(calls: ClusterCalls, address: str, end_pos: int, checked_segment: int | None = None) -> admin_pb2.ChecksumReply:
+async def _all_checksums(calls: ClusterCalls, address: str, end_pos: int) -> admin_pb2.ChecksumReply:
+    first_pos = (await _checksums(calls, address, min(end_pos, 1), 0)).first_pos
+    return await _checksums(calls, address, end_pos, max(0, end_pos - first_pos))
+
+
+async def _checksums(
+    calls: ClusterCalls, address: str, end_pos: int, size_bytes: int, checked_segment: int | None = None
+) -> admin_pb2.ChecksumReply:
+    """``size_bytes``: how much the node has to read for it, which gives way to writes."""
     request = admin_pb2.ChecksumRequest(upto_pos=end_pos, checked_segment=checked_segment)
-    return await methods.SEGMENT_CHECKSUMS.call(calls.router.channel(address), request, timeout_s=calls.timeout_ms / 1000)
+    timeout_s = calls.timeout_ms / 1000 + size_bytes / SLOWEST_PER_S
+    return await methods.SEGMENT_CHECKSUMS.call(calls.router.channel(address), request, timeout_s=timeout_s)
 
 
 def _first_difference(replies: Mapping[str, admin_pb2.ChecksumReply]) -> tuple[int, str, int | None]:

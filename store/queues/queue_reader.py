@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dledger.log.bulk_turns import TakeTurn, at_once
 from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.log_view import ReadableLog, Repair, read_with_repair, scan_end, scan_start
@@ -37,7 +38,8 @@ VERIFY_BYTES = 4 << 20
 
 
 class QueueReader:
-    """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads."""
+    """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads, which does so when it is its
+    turn."""
 
     def __init__(
         self,
@@ -47,13 +49,14 @@ class QueueReader:
         queues: QueueTable,
         applied_index: Callable[[], int],
         repair_entry: Repair,
+        take_turn: TakeTurn = at_once,
     ) -> None:
         self._settings = settings
         self._log = log
         self._topics = topics
         self._queues = queues
         self._applied_index = applied_index
-        self._repair_entry = repair_entry
+        self._repair_entry, self._take_turn = repair_entry, take_turn
         self._damaged_index = 0  # of the log's entry that the last rebuilding met
         self._rebuilding = asyncio.Lock()  # one pass over the log at a time
         self._passes = 0  # over the log that have ended
@@ -273,7 +276,7 @@ class QueueReader:
                     await self._log.read(self._damaged_index, 0, self._damaged_index)
                     self._damaged_index = 0
                 created = {topic.name: topic.created_pos for topic in self._topics}
-                use = FileUse(self._applied_index, self._queues.files_lock, self._has_file)
+                use = FileUse(self._applied_index, self._queues.files_lock, self._has_file, self._take_turn)
                 await rebuild_files(self._log, wanted, created, use)
                 self._passes += 1
                 for queue, number, _ in left:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dledger.log.bulk_turns import TURN_BYTES, TakeTurn, at_once
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.frames.frames import frame_positions
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE
-from store.log_view import SCAN_BYTES, ReadableLog, entry_records
+from store.log_view import ReadableLog, entry_records
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import Units
 from store.queues.unit_tags import unit_tags
@@ -28,12 +29,14 @@ CATCH_UPS = 3  # each reads what was applied during the one before
 _Lock = AbstractAsyncContextManager[None]
 
 
-async def scan_batches(log: ReadableLog, from_index: int, last_index: int) -> AsyncIterator[tuple[int, BatchView]]:
-    """(log position, batch) of every batch in a range of entries, read in large pieces."""
+async def scan_batches(
+    log: ReadableLog, from_index: int, last_index: int, take_turn: TakeTurn = at_once
+) -> AsyncIterator[tuple[int, BatchView]]:
+    """(log position, batch) of every batch in a range of entries, read in pieces."""
     index = from_index
     while index <= last_index:
         index = max(index, log.first_index)  # the log's head may be deleted meanwhile
-        entries = await log.read(index, SCAN_BYTES, last_index)
+        entries = await log.read(index, TURN_BYTES, last_index)
         if not entries:
             return
         for entry in entries:
@@ -41,6 +44,7 @@ async def scan_batches(log: ReadableLog, from_index: int, last_index: int) -> As
                 if isinstance(record, BatchView):
                     yield pos, record
         index = entries[-1].index + 1
+        await take_turn(sum(entry.size_bytes for entry in entries))
 
 
 def batch_units(pos: int, batch: BatchView) -> Units:
@@ -62,12 +66,14 @@ def fillers(count: int) -> Units:
 class FileUse:
     """What else happens to queue files during a pass over the log, which may take minutes.
 
-    ``applied`` returns the newest applied entry.  Files change under ``lock`` only; ``has`` says whether a queue still has a file.
+    ``applied`` returns the newest applied entry.  Files change under ``lock`` only; ``has`` says whether a queue still has a file;
+    ``take_turn`` returns once the next piece may be read.
     """
 
     applied: Callable[[], int]
     lock: asyncio.Lock
     has: Callable[[ConsumeQueue, int], bool]
+    take_turn: TakeTurn = at_once
 
 
 async def rebuild_files(
@@ -82,7 +88,7 @@ async def rebuild_files(
     index = log.first_index
     for _ in range(CATCH_UPS):
         upto = use.applied()
-        await _scan(log, jobs, created, (index, upto), use.lock)
+        await _scan(log, jobs, created, (index, upto), use.lock, use.take_turn)
         index = upto + 1
     async with use.lock:
         locked = contextlib.nullcontext()
@@ -91,11 +97,18 @@ async def rebuild_files(
             await job.finish(locked)
 
 
-async def _scan(log: ReadableLog, jobs: dict[QueueKey, _QueueJob], created: dict[str, int], indexes: tuple[int, int], lock: _Lock) -> None:
+async def _scan(
+    log: ReadableLog,
+    jobs: dict[QueueKey, _QueueJob],
+    created: dict[str, int],
+    indexes: tuple[int, int],
+    lock: _Lock,
+    take_turn: TakeTurn = at_once,
+) -> None:
     """Give the jobs their batches out of these entries; those that are done leave."""
     if not jobs:
         return
-    async for pos, batch in scan_batches(log, *indexes):
+    async for pos, batch in scan_batches(log, *indexes, take_turn):
         key = (batch.topic, batch.queue_id)
         job = jobs.get(key)
         if job is None or pos < created.get(batch.topic, 0):

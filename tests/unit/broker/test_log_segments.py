@@ -7,6 +7,7 @@ import pytest
 from broker.api.log_segments import FoundDamage, check_segment, committed_end, segment_sums
 from dledger.log.log import Log
 from dledger_wire.errors import StorageDamagedError
+from tests.unit.client.sim_rig import Rig, node_of
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.log.log_rig import add, config, promise, run
 
@@ -58,3 +59,44 @@ def test_what_is_committed_before_the_leaders_own_disk_has_it_is_compared_too() 
         await log.close()
 
     run(scenario)
+
+
+class Turns:
+    """Counts the bytes that wait for a turn."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def take(self, size_bytes: int, _most_s: float = 0.0) -> None:
+        self.sizes.append(size_bytes)
+
+
+def test_checksums_take_a_turn_for_each_piece() -> None:
+    async def scenario() -> None:
+        log, _ = await Log.open(CrashDisk(), config(segment_bytes=4096, cache_bytes=1 << 20))
+        promise(log, 1)
+        add(log, 60)
+        await log.flush()
+        upto, sums, checked = await committed_end(log, 60), Turns(), Turns()
+        found = await segment_sums(log, upto, sums.take)
+        assert sums.sizes == [one.size_bytes for one in found]
+        await check_segment(log, log.segments[0].start_pos, upto, checked.take)
+        assert sum(checked.sizes) == (await log.find(log.segments[1].first_index - 1)).end_pos
+        await log.close()
+
+    run(scenario)
+
+
+def test_a_node_makes_checksums_in_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=1)
+        log, raft = node_of(rig, rig.master).raft.log, node_of(rig, rig.master).raft
+        monkeypatch.setattr(raft.bulk, "take", turns.take)
+        upto = await committed_end(log, raft.commit_index)
+        async with rig.admin() as admin:
+            await admin.compare_replicas()
+        assert sum(turns.sizes) >= upto > 0
+
+    Rig().run(scenario)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dledger.log.bulk_turns import BulkTurns
 from dledger.log.segment import log_path
 from dledger_client.aio import Message
 from dledger_wire.errors import StorageDamagedError, UnreachableError
@@ -160,6 +161,10 @@ def test_queue_files_are_made_right_again_from_the_log(tamper: Callable[[SimDisk
 
 def test_damaged_files_of_many_queues_take_one_pass_over_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[QueueKey]] = []
+    turns: list[int] = []
+
+    async def take(_turns: BulkTurns, size_bytes: int, _most_s: float = 0.0) -> None:
+        turns.append(size_bytes)
 
     async def counted(log: ReadableLog, wanted: dict[QueueKey, Any], *rest: Any) -> None:
         passes.append(sorted(wanted))
@@ -180,14 +185,17 @@ def test_damaged_files_of_many_queues_take_one_pass_over_the_log(monkeypatch: py
         for queue in range(4):
             host.disk.flip_bit(f"consumequeue/t/{queue}/00000000000000000000", 1000, 3)
         monkeypatch.setattr(queue_reader, "rebuild_files", counted)
+        monkeypatch.setattr(BulkTurns, "take", take)
         rig.cluster.start(victim)
         await settled(rig)
         node = host.node
         assert node is not None
+        turns.clear()
         # As when the log loses its first byte: every queue is asked for its first message behind it.
         follow = QueueTrimmer(node.store.queues, node.store.reader.repair).follow(1)
         await rig.cluster.loop.spawn(host.process, follow, "follow")  # type: ignore[arg-type]
         assert passes == [[("t", queue) for queue in range(4)]]
+        assert sum(turns) >= 0.9 * (node.raft.log.end_pos - node.raft.log.first_pos), "what is read gives way to writes"
         async with rig.consumer(replica=victim) as consumer:
             for queue in range(4):
                 messages = await consumer.fetch("t", queue, 0, COUNT)
