@@ -1,0 +1,1 @@
+"""RocketMQ's own Java client on dledger beside the same client on RocketMQ: ``python -m benchmarks.rocketmq --help``."""
