@@ -29,7 +29,17 @@ public class Measure {
     private static final long READ_LIMIT_MS = 120_000;
     private static final Random RANDOM = new Random(7);
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+            System.exit(0);
+        } catch (Exception error) {  // the client's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("measure");
         producer.setNamesrvAddr(arguments[1]);
         producer.setPollNameServerInterval(1000);
@@ -42,7 +52,6 @@ public class Measure {
             failover(producer, topic, Double.parseDouble(arguments[3]));
             readBack(arguments[1], topic);
         }
-        System.exit(0);
     }
 
     private static Message message(String topic) {
@@ -164,11 +173,11 @@ public class Measure {
     private static void failover(DefaultMQProducer producer, String topic, double lastsS) throws Exception {
         long until = System.nanoTime() + (long) (lastsS * 1e9);
         for (int number = 0; System.nanoTime() < until; number++) {
-            byte[] body = Integer.toString(number).getBytes();
+            Message message = new Message(topic, Integer.toString(number).getBytes());  // keeps its id however often it is sent
             for (boolean isStored = false; !isStored && System.nanoTime() < until;) {
                 long began = System.currentTimeMillis();
                 try {
-                    isStored = producer.send(new Message(topic, body)).getSendStatus() == SendStatus.SEND_OK;
+                    isStored = producer.send(message).getSendStatus() == SendStatus.SEND_OK;
                 } catch (Exception error) {
                     Thread.sleep(1);
                 }

@@ -114,7 +114,7 @@ def failover(name: str, classes: Path, found: Measures) -> None:
     with running(name) as system:
         command = client(classes, "failover", system.name_servers, TOPIC, str(FAILOVER_S))
         lines: list[list[str]] = []
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         reading = threading.Thread(
             target=lambda output: lines.extend(line.split() for line in output if line.strip()), args=[process.stdout]
@@ -130,6 +130,8 @@ def failover(name: str, classes: Path, found: Measures) -> None:
         finally:
             process.kill()
             reading.join()
+        if process.returncode:
+            raise RuntimeError(f"the client failed: {lines[-3:]}")
         account(lines, killed_ms, gone_ms, found)
         print(f"{name}: failover {found.values['failover_s'][-1]:.2f} s", file=sys.stderr, flush=True)
 
