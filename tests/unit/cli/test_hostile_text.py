@@ -197,6 +197,7 @@ COMMANDS = {
     "cluster upgrade-finish": "--yes",
     "backup": "--to memory://hostile",
     "user update": "alice --no-password",
+    "user secret": "alice --yes",
     "user delete": "alice --yes",
     "user list": "",
     "acl allow": "alice read --topic t",
