@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,13 @@ from broker.remoting.codes import Request
 from dledger_client import Action, ConsumeContext, PullConsumer, PushConsumer, ReceivedMessage
 from tests.cluster.rocketmq import RocketmqCluster, ask
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
+from tests.deploy.rocketmq.load import MESSAGES, PAUSE_MS, REST_S, Account, loaded_while_leaders_fail, running
 from tests.waiting import LIMIT_S, wait_until
 
 SHOWN = {
     *("sync", "async", "batch", "concurrently", "retry", "orderly"),
     *("transactions", "by id", "by key", "sql", "lite pull"),
 }
-MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
 
 
 @pytest.fixture
@@ -55,105 +53,31 @@ def test_clients_that_know_only_the_name_servers(named: RocketmqCluster, client:
     servers = [named.remoting(server) for server in named.local.name_server_ids()]
     for server in servers:
         wait_until(lambda at=server: not ask(at, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "kinds"}).code, "the topic is known")
-    account = Account()
-    command = client.command("Load", ";".join(servers), "kinds", "readers", "200", str(PAUSE_MS), "60", "m")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    reading = threading.Thread(target=account.read, args=[process])
-    reading.start()
-    try:
+    with running(client.command("Load", ";".join(servers), "kinds", "readers", "200", str(PAUSE_MS), "60", "m")) as (account, process):
         wait_until(lambda: len(account.sent) > 50, lambda: f"the load has begun: {account.failed[:3]}, exit status {process.poll()}")
         named.kill(named.local.name_server_ids()[0])
         assert process.wait(2 * LIMIT_S) == 0
-    finally:
-        process.kill()
-        reading.join()
     assert (len(account.sent), account.failed) == (200, [])
     assert account.sent == account.got.keys()
     assert not account.stored_twice
 
 
-@dataclass
-class Account:
-    """What a load did, by what it printed."""
-
-    sent: set[str] = field(default_factory=set)
-    failed: list[str] = field(default_factory=list)
-    got: Counter[str] = field(default_factory=Counter)
-    places: set[tuple[str, ...]] = field(default_factory=set)
-
-    def read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            kind, *rest = line.split()
-            if kind == "sent":
-                self.sent.add(rest[0])
-            elif kind == "failed":
-                self.failed.append(line)
-            elif kind == "got":
-                self.got[rest[0]] += 1
-                self.places.add(tuple(rest))
-
-    @property
-    def stored_twice(self) -> list[str]:
-        return [number for number, times in Counter(place[0] for place in self.places).items() if times > 1]
-
-    @property
-    def delivered_again(self) -> int:
-        return self.got.total() - len(self.got)
-
-    @property
-    def out_of_order(self) -> list[tuple[str, str]]:
-        """Pairs of acknowledged messages that follow each other in a queue, of which the second was sent first."""
-        placed = sorted((int(queue), int(offset), number) for number, queue, offset in self.places if number in self.sent)
-        pairs = ((a[2], b[2]) for a, b in itertools.pairwise(placed) if a[0] == b[0])
-        return [(first, second) for first, second in pairs if int(second[1:]) < int(first[1:])]
-
-
 def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "load", "--queues", "4")
-    account = Account()
-    command = client.command("Load", ";".join(cluster.name_servers), "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S), "m")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    reading = threading.Thread(target=account.read, args=[process])
-    reading.start()
-    try:
-        wait_until(lambda: len(account.sent) > MESSAGES // 7, "the load has begun")
-        killed = cluster.leader()
-        cluster.kill(killed)
-        wait_until(lambda: len(account.sent) > 3 * MESSAGES // 7, "the load went on without the killed leader")
-        cluster.start(killed)
-        paused = cluster.leader()
-        cluster.pause(paused)
-        try:
-            wait_until(lambda: len(account.sent) > 5 * MESSAGES // 7, "the load went on without the paused leader")
-        finally:
-            cluster.resume(paused)
-        assert process.wait(2 * LIMIT_S) == 0
-    finally:
-        process.kill()
-        reading.join()
-    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
-    assert not account.stored_twice
-    assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
+    servers = ";".join(cluster.name_servers)
+    loaded_while_leaders_fail(cluster, client.command("Load", servers, "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S), "m"))
 
 
 def test_a_rolling_restart_loses_nothing_and_keeps_the_order(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "rolled", "--queues", "4")
-    account = Account()
     command = client.command("Load", ";".join(cluster.name_servers), "rolled", "readers", "1500", str(2 * PAUSE_MS), str(REST_S), "m")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    reading = threading.Thread(target=account.read, args=[process])
-    reading.start()
-    try:
+    with running(command) as (account, process):
         for node_id in cluster.local.node_ids():
             before = len(account.sent)
             wait_until(lambda at=before: len(account.sent) > at + 50, lambda: f"the load goes on: {account.failed[-3:]}")
             assert cluster.terminate(node_id) == 0
             cluster.start(node_id)
         assert process.wait(2 * LIMIT_S) == 0
-    finally:
-        process.kill()
-        reading.join()
     assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
     assert not account.stored_twice
     assert not account.out_of_order

@@ -1,11 +1,10 @@
-// A program of RocketMQ's Go client, version 2.  Arguments: the addresses of name servers, and a topic.
+// Programs of RocketMQ's Go client, version 2: "kinds" and "load", with the addresses of name servers behind them.
 package main
 
 import (
-	"fmt"
 	"os"
+	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
@@ -19,16 +18,12 @@ var nameServers primitive.NsResolver
 
 func main() {
 	rlog.SetLogLevel("fatal")
-	nameServers = primitive.NewPassthroughResolver(strings.Split(os.Args[1], ";"))
-	kinds(os.Args[2])
-}
-
-var saying sync.Mutex
-
-func say(words ...any) {
-	saying.Lock()
-	defer saying.Unlock()
-	fmt.Fprintln(os.Stdout, words...)
+	nameServers = primitive.NewPassthroughResolver(strings.Split(os.Args[2], ";"))
+	if os.Args[1] == "load" {
+		load(os.Args[3:])
+	} else {
+		kinds(os.Args[3])
+	}
 }
 
 func newProducer(group string, options ...producer.Option) rocketmq.Producer {
@@ -54,6 +49,12 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+func number(text string) int {
+	found, err := strconv.Atoi(text)
+	must(err)
+	return found
 }
 
 func until(limit time.Duration, done func() bool) bool {

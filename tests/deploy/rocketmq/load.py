@@ -1,0 +1,87 @@
+"""A load of numbered messages by a client of RocketMQ, and the account of it: what was sent, refused, received, and stored twice."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.cluster.rocketmq import RocketmqCluster
+from tests.waiting import LIMIT_S, wait_until
+
+MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
+
+
+@dataclass
+class Account:
+    """What a load did, by what it printed."""
+
+    sent: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+    got: Counter[str] = field(default_factory=Counter)
+    places: set[tuple[str, ...]] = field(default_factory=set)
+
+    def read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            kind, *rest = line.split()
+            if kind == "sent":
+                self.sent.add(rest[0])
+            elif kind == "failed":
+                self.failed.append(line)
+            elif kind == "got":
+                self.got[rest[0]] += 1
+                self.places.add(tuple(rest))
+
+    @property
+    def stored_twice(self) -> list[str]:
+        return [number for number, times in Counter(place[0] for place in self.places).items() if times > 1]
+
+    @property
+    def delivered_again(self) -> int:
+        return self.got.total() - len(self.got)
+
+    @property
+    def out_of_order(self) -> list[tuple[str, str]]:
+        """Pairs of acknowledged messages that follow each other in a queue, of which the second was sent first."""
+        placed = sorted((int(queue), int(offset), number) for number, queue, offset in self.places if number in self.sent)
+        pairs = ((a[2], b[2]) for a, b in itertools.pairwise(placed) if a[0] == b[0])
+        return [(first, second) for first, second in pairs if int(second[1:]) < int(first[1:])]
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[tuple[Account, subprocess.Popen[str]]]:
+    """Run a load, and kill it if it still runs at the end.  Its account is whole behind the block."""
+    account = Account()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    reading = threading.Thread(target=account.read, args=[process])
+    reading.start()
+    try:
+        yield account, process
+    finally:
+        process.kill()
+        reading.join()
+
+
+def loaded_while_leaders_fail(cluster: RocketmqCluster, command: list[str]) -> None:
+    """Run a load; one leader is killed under it and a next one paused.  Nothing may be lost or stored twice."""
+    with running(command) as (account, process):
+        wait_until(lambda: len(account.sent) > MESSAGES // 7, "the load has begun")
+        killed = cluster.leader()
+        cluster.kill(killed)
+        wait_until(lambda: len(account.sent) > 3 * MESSAGES // 7, "the load went on without the killed leader")
+        cluster.start(killed)
+        paused = cluster.leader()
+        cluster.pause(paused)
+        try:
+            wait_until(lambda: len(account.sent) > 5 * MESSAGES // 7, "the load went on without the paused leader")
+        finally:
+            cluster.resume(paused)
+        assert process.wait(2 * LIMIT_S) == 0
+    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
+    assert not account.stored_twice
+    assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
