@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import cpu_model
 from dledger_wire.version import installed_version
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,9 +112,8 @@ def run(command: str) -> list[Result]:
 
 def machine() -> str:
     """Processors, memory, kernel and Python of this machine."""
-    model = next(line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
     memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
-    return f"{os.cpu_count()} CPU ({model}), {memory_gib:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} CPU ({cpu_model()}), {memory_gib:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
 
 
 def measured_version() -> str:

@@ -22,8 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine
 from benchmarks.peers import servers_dledger, servers_kafka
-from benchmarks.peers.__main__ import machine, positive, sizes
+from benchmarks.peers.__main__ import positive, sizes
 from benchmarks.peers.fetched import UnavailableError, environment, jars, java
 from benchmarks.peers.measure import run_worker
 from benchmarks.peers.servers import Servers

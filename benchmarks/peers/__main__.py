@@ -17,19 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from benchmarks.bodies import parse_size
+from benchmarks.machine import machine
 from benchmarks.peers.fetched import UnavailableError
 from benchmarks.peers.figures import Figure
 from benchmarks.peers.measure import Plan, WorkerError, measure
@@ -79,18 +74,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, default=12.0, help="seconds, of each configuration")
     parser.add_argument("--json", metavar="FILE", help="write every single figure there, too")
     return parser.parse_args(arguments)
-
-
-def machine() -> dict[str, Any]:
-    """What figures depend on, with how busy the machine was before."""
-    model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
-    return {
-        "cpu": f"{os.cpu_count()} x {model}",
-        "memory_gib": round(psutil.virtual_memory().total / (1 << 30)),
-        "kernel": platform.release(),
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "load_before": round(os.getloadavg()[0], 1),
-    }
 
 
 def bytes_stored(options: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from benchmarks.peers.__main__ import machine
+from benchmarks.machine import machine
 from benchmarks.peers.fetched import UnavailableError, java
 from benchmarks.rocketmq.servers import VERSION, Dledger, Measured, Rocketmq, admin, fetch, leader
 
