@@ -105,19 +105,22 @@ class OpenBatch:
     topic: str
     queue_id: int
     first: int
-    frames: list[bytes] = field(default_factory=list)
-    properties: list[dict[str, str]] = field(default_factory=list)
     size_bytes: int = 0
     wide: bool = False
+    _messages: FrameBatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._messages = FrameBatch(self.topic, self.queue_id)
+
+    @property
+    def count(self) -> int:
+        """Of its messages."""
+        return len(self._messages.sizes)
 
     def add(self, frame: bytes, properties: dict[str, str]) -> None:
-        self.frames.append(frame)
-        self.properties.append(properties)
+        self._messages.add(frame, properties)
         self.size_bytes += len(frame)
 
     def record(self) -> bytes:
         """The batch as a client sends it, still without a sequence."""
-        batch = FrameBatch(self.topic, self.queue_id)
-        for frame, properties in zip(self.frames, self.properties, strict=True):
-            batch.add(frame, properties)
-        return b"".join(batch.parts())
+        return b"".join(self._messages.parts())

@@ -182,8 +182,8 @@ class Import:
         key, wide = (row.topic, row.queue_id), is_wide(message)
         batch = self._open.get(key)
         if batch is not None:
-            is_full = batch.size_bytes + len(frame) > BATCH_BYTES or len(batch.frames) >= BATCH_MESSAGES
-            if is_full or batch.wide != wide or batch.first + len(batch.frames) != offset:
+            is_full = batch.size_bytes + len(frame) > BATCH_BYTES or batch.count >= BATCH_MESSAGES
+            if is_full or batch.wide != wide or batch.first + batch.count != offset:
                 await self._send(row, batch)
                 batch = None
         if batch is None:
@@ -194,7 +194,7 @@ class Import:
     async def _send(self, row: QueueProgress, batch: OpenBatch) -> None:
         del self._open[row.topic, row.queue_id]
         sequence = Sequence64(self._session.producer_id, self._session.epoch, row.sequence)
-        row.sequence += len(batch.frames)
+        row.sequence += batch.count
         record = sequenced(batch.record(), sequence)
         self._sent.append((row, batch.first, record))
         await self._writer.send(self.progress.replica_group, record)
