@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from broker.node import BrokerNode
 from broker.remoting.admin_topics import times_of, topic_bounds
@@ -100,7 +100,9 @@ class AdminGroups:
 
     async def stats(self, request: Command, _client: RemotingConnection) -> Command:
         """Of every queue of the topics that the group has a position in, or of one of them."""
-        rows = await self._rows(request.text("consumerGroup"), request.text("topic", ""))
+        group, only = request.text("consumerGroup"), request.text("topic", "")
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
+        rows = await self._rows(row for each in positions.groups for row in each.offsets if only in ("", row.topic))
         return await answer({"consumeTps": 0.0, "offsetTable": rows})
 
     async def all_stats(self, _request: Command, _client: RemotingConnection) -> Command:
@@ -108,12 +110,12 @@ class AdminGroups:
         positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
         stats: list[object] = []
         behind = 0
-        for group in sorted({each.group for each in positions.groups}):
+        for each in positions.groups:
             tables: dict[str, dict[MessageQueue, dict[str, int]]] = {}
-            async for queue, row in in_slices((await self._rows(group, "")).items()):
+            async for queue, row in in_slices((await self._rows(each.offsets)).items()):
                 tables.setdefault(queue.topic, {})[queue] = row
                 behind += row["brokerOffset"] - row["consumerOffset"]
-            stats.append({group: [{"consumeTps": 0.0, "offsetTable": table} for table in tables.values()]})
+            stats.append({each.group: [{"consumeTps": 0.0, "offsetTable": table} for table in tables.values()]})
         content = {"brokerAddr": self._node.settings.node.address, "consumeStatsList": stats, "totalDiff": behind, "totalInflightDiff": 0}
         return await answer(content)
 
@@ -131,14 +133,9 @@ class AdminGroups:
             raise from_detail(refused.error)
         return Command(Answer.SUCCESS)
 
-    async def _rows(self, group: str, only: str) -> dict[MessageQueue, dict[str, int]]:
-        """How far a group has come in every queue of its topics, or of one of them."""
-        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
-        committed = {
-            (row.topic, row.queue_id): row.offset
-            async for row in in_slices(row for each in positions.groups for row in each.offsets)
-            if only in ("", row.topic)
-        }
+    async def _rows(self, positions: Iterable[broker_pb2.GroupOffset]) -> dict[MessageQueue, dict[str, int]]:
+        """How far a group with these positions has come in every queue of their topics."""
+        committed = {(row.topic, row.queue_id): row.offset async for row in in_slices(positions)}
         topics = sorted({topic async for topic, _ in in_slices(committed)})
         bounds = await topic_bounds(self._leader, topics)
         passed = [(*queue, offset - 1) async for queue, offset in in_slices(committed.items()) if offset]

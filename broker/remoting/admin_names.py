@@ -27,11 +27,11 @@ class AdminNames:
             Request.UPDATE_NAMESRV_CONFIG: refuse_settings,
             Request.GET_KV_CONFIG: self.no_value,
             Request.GET_KVLIST_BY_NAMESPACE: self.no_value,
-            Request.DELETE_KV_CONFIG: self.nothing_to_delete,
+            Request.DELETE_KV_CONFIG: self.nothing_to_do,
             Request.PUT_KV_CONFIG: self.refuse_value,
             Request.WIPE_WRITE_PERM_OF_BROKER: self.refuse_permission,
             Request.ADD_WRITE_PERM_OF_BROKER: self.refuse_permission,
-            Request.DELETE_TOPIC_IN_NAMESRV: self.forget,
+            Request.DELETE_TOPIC_IN_NAMESRV: self.nothing_to_do,
             Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_names,
         }
 
@@ -46,17 +46,13 @@ class AdminNames:
     async def refuse_value(self, _request: Command, _client: RemotingConnection) -> Command:
         return Command(Answer.SYSTEM_ERROR, remark=_NO_VALUES)
 
-    async def nothing_to_delete(self, _request: Command, _client: RemotingConnection) -> Command:
-        """A tool that deletes a topic deletes its order, too."""
+    async def nothing_to_do(self, _request: Command, _client: RemotingConnection) -> Command:
+        """Of a tool that deletes a topic: name servers learn of it from the nodes, and there is no value of its order."""
         return Command(Answer.SUCCESS)
 
     async def refuse_permission(self, _request: Command, _client: RemotingConnection) -> Command:
         text = "write permission is not taken from a broker as a whole: drain the replica group (dledger cluster), or set perm"
         return Command(Answer.SYSTEM_ERROR, remark=text)
-
-    async def forget(self, _request: Command, _client: RemotingConnection) -> Command:
-        """Name servers learn of it from the nodes."""
-        return Command(Answer.SUCCESS)
 
     async def system_names(self, _request: Command, _client: RemotingConnection) -> Command:
         """Topics that RocketMQ's name servers list, and a broker that has others."""

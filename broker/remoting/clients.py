@@ -195,9 +195,10 @@ class Clients:
 
     def _gone(self, connection: RemotingConnection) -> None:
         client = self._connections.pop(connection, None)
-        if client is not None:
-            self._take_no_replies(client, connection)
-        for member in client.consumers.values() if client is not None else ():
+        if client is None:
+            return
+        self._take_no_replies(client, connection)
+        for member in client.consumers.values():
             if member.connection is connection:
                 self._remove(member)
 

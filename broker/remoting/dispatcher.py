@@ -17,12 +17,13 @@ _logger = logging.getLogger(__name__)
 
 Handler = Callable[[Command, RemotingConnection], Awaitable[Command]]
 Handlers = Mapping[int, Handler]
+Admit = Callable[[Command, RemotingConnection], Awaitable[None]]
 
 
 class Dispatcher:
     """Answers requests with ``handlers``, by code, after ``admit`` has let them in."""
 
-    def __init__(self, handlers: Handlers, admit: Callable[[Command, RemotingConnection], Awaitable[None]] | None = None) -> None:
+    def __init__(self, handlers: Handlers, admit: Admit | None = None) -> None:
         self._handlers, self._admit = handlers, admit
 
     async def serve(self, client: RemotingConnection, request: Command) -> Command:

@@ -14,7 +14,8 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handler, Handlers
 from broker.remoting.leader import CALL_S, Leader
-from broker.remoting.pull import MOST_SUSPEND_MS
+from broker.remoting.messages import COMPACT
+from broker.remoting.pull import wait_ms_of
 from dledger.core.types import NodeId
 from dledger_wire.errors import NotLeaderError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX
@@ -63,13 +64,14 @@ class Forwards:
                 peer = await self._connected(leader)
                 return await peer.ask(request.code, dict(request.fields), bytes(body), left_s)
 
-            is_retry = request.fields.get("topic", request.fields.get("b", "")).startswith(RETRY_PREFIX)
-            return await self._leader.until(attempt, CALL_S + _wait_s(request), repeat=not is_retry)
+            is_retry = request.fields.get("topic", request.fields.get(COMPACT["topic"], "")).startswith(RETRY_PREFIX)
+            wait_s = wait_ms_of(request) / 1000 if request.code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE) else 0.0
+            return await self._leader.until(attempt, CALL_S + wait_s, repeat=not is_retry)
 
         return handle
 
     def for_users(self, handlers: Handlers) -> Handlers:
-        """Where requests are served for users: as they are signed, the leader checks them again."""
+        """Where requests are served for users: as they are signed, the leader checks them again.  Of handlers that run anywhere."""
         return {code: handler if code in _ANYWHERE else self._forwarded(handler) for code, handler in handlers.items()}
 
     async def _connected(self, leader: str) -> RemotingConnection:
@@ -109,9 +111,3 @@ class Forwards:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.abort()
-
-
-def _wait_s(request: Command) -> float:
-    """How long the leader may wait for messages before it answers."""
-    is_pull = request.code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE)
-    return min(max(request.number("suspendTimeoutMillis", 0), 0), MOST_SUSPEND_MS) / 1000 if is_pull else 0.0

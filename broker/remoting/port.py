@@ -24,7 +24,7 @@ from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.callers import Callers
 from broker.remoting.clients import Clients
 from broker.remoting.connection import RemotingConnection
-from broker.remoting.dispatcher import Dispatcher
+from broker.remoting.dispatcher import Admit, Dispatcher
 from broker.remoting.forward import Forwards
 from broker.remoting.known_routes import RoutesOfNameServer, RoutesOfNode
 from broker.remoting.leader import Leader
@@ -41,12 +41,14 @@ from broker.remoting.send import Senders
 from broker.remoting.send_back import SendBacks
 from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
+from broker.security.access import AccessControl
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tasks import BackgroundTasks
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.counted import Counted
 from dledger_wire.tcp.listener import Listener
 from dledger_wire.tcp.received_bytes import ReceivedBytes
+from store.state.security import SecurityState
 
 
 class RemotingNode:
@@ -91,10 +93,9 @@ class RemotingNameServer:
         await self._server.open()
         try:
             server, machine = self._server, self._machine
-            cluster, users = server.settings.cluster, machine.security.admission
+            cluster = server.settings.cluster
             handlers = {**Routes(RoutesOfNameServer(server)).handlers(), **AdminNames(cluster).handlers()}
-            callers = Callers(users, server.access, server.known_users) if users is not None and machine.security.has_users else None
-            dispatcher = Dispatcher(handlers, callers.admit if callers is not None else None)
+            dispatcher = Dispatcher(handlers, _admitting(machine, server.access, server.known_users))
             await self._closing.enter_async_context(_listening(cluster, machine, self._addresses, dispatcher))
         except BaseException:
             await self._server.stop()
@@ -108,21 +109,19 @@ class RemotingNameServer:
 @contextlib.asynccontextmanager
 async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
     """Serve RocketMQ's clients at these addresses of an open node."""
-    users = machine.security.admission if machine.security.has_users else None
-    leader, memory = Leader(node, machine.network, for_users=users is not None), machine.stats().memory_bytes
+    admit = _admitting(machine, node.security.access, node.security.known_users)
+    leader, memory = Leader(node, machine.network, for_users=admit is not None), machine.stats().memory_bytes
     links, clients, queries = ProduceLinks(leader), Clients(node, leader), Queries(leader)
     forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
-    handlers = {
+    anywhere = {
         **routes.handlers(),
         **AdminNames(node.settings.cluster).handlers(),
         **Senders(node, leader, links, clients).handlers(),
         **Replies(node, clients, forwards, routes).handlers(),
         **Pulls(leader, clients, offsets).handlers(),
         **clients.handlers(),
-        **forwards.at_leader(offsets.handlers()),
-        **forwards.at_leader(Locks(node, clients).handlers()),
         **queries.handlers(),
         **Recalls(leader).handlers(),
         **SendBacks(leader, queries).handlers(),
@@ -130,11 +129,15 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         **AdminBrokers(node, leader, windows).handlers(),
         **AdminTopics(node, leader).handlers(),
         **AdminGroups(node, leader).handlers(),
-        **forwards.at_leader(AdminClients(node, leader, clients, queries).handlers()),
-        **forwards.at_leader(resets.handlers()),
     }
-    callers = Callers(users, node.security.access, node.security.known_users) if users is not None else None
-    dispatcher = Dispatcher(forwards.for_users(handlers), callers.admit) if callers is not None else Dispatcher(handlers)
+    led = {
+        **offsets.handlers(),
+        **Locks(node, clients).handlers(),
+        **AdminClients(node, leader, clients, queries).handlers(),
+        **resets.handlers(),
+    }
+    handlers = anywhere if admit is None else forwards.for_users(anywhere)
+    dispatcher = Dispatcher({**handlers, **forwards.at_leader(led)}, admit)
     tasks = BackgroundTasks("remoting", node.fail)
     for work in (clients, offsets, transactions, windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
@@ -148,6 +151,12 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
 
     async with _listening(node.settings.cluster, machine, addresses, dispatcher, end):
         yield
+
+
+def _admitting(machine: Machine, access: AccessControl, users: Callable[[], SecurityState | None]) -> Admit | None:
+    """What lets requests in, where the cluster has users."""
+    admission = machine.security.admission
+    return Callers(admission, access, users).admit if admission is not None and machine.security.has_users else None
 
 
 async def _nothing() -> None:

@@ -34,6 +34,11 @@ MAX_EXPRESSION_CHARS = 16_384  # tags of it are hashed for each pull
 TAG, SQL92 = "TAG", "SQL92"
 
 
+def wait_ms_of(request: Command) -> int:
+    """How long a pull waits for messages."""
+    return min(max(request.number("suspendTimeoutMillis", 0), 0), MOST_SUSPEND_MS) if request.number("sysFlag", 0) & SUSPEND else 0
+
+
 @dataclass(slots=True)
 class Pulled:
     """The answer to a Fetch: frames back to back in ``frames``."""
@@ -59,14 +64,13 @@ class Pulls:
         flags, committed = request.number("sysFlag", 0), request.number("commitOffset", 0)
         if flags & COMMIT and committed > 0:
             self._offsets.note(group, topic, queue_id, committed)
-        wait_ms = min(request.number("suspendTimeoutMillis", 0), MOST_SUSPEND_MS) if flags & SUSPEND else 0
         fetch = broker_pb2.FetchRequest(
             topic=topic,
             queue_id=queue_id,
             offset=max(request.number("queueOffset"), 0),
             max_messages=max(request.number("maxMsgNums", 32), 1),
             max_bytes=min(request.number("maxMsgBytes", DEFAULT_BYTES), MOST_BYTES),
-            wait_ms=max(wait_ms, 0),
+            wait_ms=wait_ms_of(request),
             group=group,
         )
         subscription = self._subscription(request, client, flags)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations
 
 from dledger_wire.checksum import Buffer
 
@@ -34,12 +35,7 @@ def fits(secret: str, fields: Mapping[str, str], body: Buffer) -> bool:
 
 
 def _ways(fields: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """What may be left out."""
-    first, second = _NOT_BY_ALL
-    yield ()
-    if first in fields:
-        yield (first,)
-    if second in fields:
-        yield (second,)
-        if first in fields:
-            yield _NOT_BY_ALL
+    """What may be left out: each selection of these fields."""
+    there = [name for name in _NOT_BY_ALL if name in fields]
+    for count in range(len(there) + 1):
+        yield from combinations(there, count)
