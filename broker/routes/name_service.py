@@ -6,13 +6,14 @@ and for all groups where the cluster has no name servers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.routes.directory import directory_reply
 from broker.routes.encoding import Route, unseen_topic
 from broker.routes.route_table import Change, RouteTable
-from broker.routes.route_waiters import RouteWaiters
+from broker.routes.route_waiters import RouteWaiters, RouteWatch
 from broker.support.limits import at_most
 from broker.support.messages import message_of
 from broker.support.process_stats import ProcessStats
@@ -25,6 +26,7 @@ from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security.principal import Kind, Principal
 
 MAX_WAIT_MS = 60_000
+TURN_NAMES = 200  # looked up before other requests are served
 MAX_GROUPS = 10_000  # a bound on what strangers could fill the memory with
 
 
@@ -151,33 +153,40 @@ class NameService:
         groups = {each.name: each.version for each in request.groups}
         deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
         self.figures.routes_requests += 1
-        while True:
-            self.before_answer()
-            changed = self._changed_routes(topics, groups, caller.principal)
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if changed or left_ms <= 0 or self._stopped:
-                data = b"".join((self._head(), *(route.data for route in changed)))
-                self.figures.routes_bytes += len(data)
-                return data
-            if not await self._waiters.wait(topics, self._groups_of(self._seen(topics, caller.principal), groups), left_ms / 1000):
-                deadline_ms = 0
+        watch = self._waiters.watch()
+        try:
+            while True:
+                self.before_answer()
+                watch.changed.clear()
+                changed = await self._changed_routes(topics, groups, caller.principal, watch)
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if changed or left_ms <= 0 or self._stopped:
+                    data = b"".join((self._head(), *(route.data for route in changed)))
+                    self.figures.routes_bytes += len(data)
+                    return data
+                if not await watch.wait(left_ms / 1000):
+                    deadline_ms = 0
+        finally:
+            watch.close()
 
-    def _seen(self, topics: Iterable[str], caller: Principal) -> list[str]:
-        return [name for name in topics if self.sees(caller, name)]
+    async def _changed_routes(
+        self, topics: Mapping[str, int], groups: Mapping[str, int], caller: Principal, watch: RouteWatch
+    ) -> list[Route]:
+        """What is new to a caller with these versions; of a topic that the caller may not know of only that.
 
-    def _groups_of(self, topics: Iterable[str], groups: dict[str, int]) -> dict[str, None]:
-        """Those asked for, and those that the topics are in."""
-        found = dict.fromkeys(groups)
-        for topic in topics:
-            found.update(dict.fromkeys(self.table.groups_of(topic)))
-        return found
-
-    def _changed_routes(self, topics: dict[str, int], groups: dict[str, int], caller: Principal) -> list[Route]:
-        """What is new to a caller with these versions; of a topic that the caller may not know of only that."""
-        table = self.table
-        routes = {name: table.topic_route(name) if self.sees(caller, name) else unseen_topic(name, str(caller)) for name in topics}
-        found = [route for name, route in routes.items() if route.version != topics[name]]
-        for name in self._groups_of(self._seen(topics, caller), groups):
+        Other requests are served in between: each route is of the moment when it is looked at, and watched from then on.
+        """
+        table, found, places = self.table, list[Route](), dict.fromkeys(groups)
+        async for name in _by_turns(topics):
+            watch.add("topic", name)
+            is_seen = self.sees(caller, name)
+            route = table.topic_route(name) if is_seen else unseen_topic(name, str(caller))
+            if is_seen:
+                places.update(dict.fromkeys(table.groups_of(name)))
+            if route.version != topics[name]:
+                found.append(route)
+        async for name in _by_turns(places):
+            watch.add("group", name)
             route = table.group_route(name)
             if route.version != groups.get(name, 0):
                 found.append(route)
@@ -231,3 +240,11 @@ class NameService:
             )
         )
         return reply
+
+
+async def _by_turns(names: Collection[str]) -> AsyncIterator[str]:
+    """These names, with a turn of the loop before each ``TURN_NAMES`` of them when they are more."""
+    for number, name in enumerate(names):
+        if number % TURN_NAMES == 0 and len(names) > TURN_NAMES:
+            await asyncio.sleep(0)
+        yield name

@@ -86,7 +86,6 @@ LONGER = {
     methods.COMMIT_OFFSETS.path: (300_000, "10 000 offsets are one command of the log"),
     methods.QUERY_MESSAGES.path: (400_000, "a key of 32 767 characters is hashed one by one; 1024 messages are written into one answer"),
     methods.JOIN_GROUP.path: (250_000, "the queues that a member consumes, up to 1 MiB of them, are read one by one"),
-    methods.ROUTES.path: (3_000_000, "routes of 10 000 topics and groups are of one moment: between two looks nothing may change it"),
 }
 
 

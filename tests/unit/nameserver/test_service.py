@@ -103,6 +103,30 @@ def test_a_wait_ends_with_what_is_known_already(world: World) -> None:
     world.run(main())
 
 
+def test_a_change_behind_the_look_of_a_long_request_is_not_missed(world: World) -> None:
+    async def main() -> None:
+        known = {each.name: each.version for each in (await world.ask({f"t{number}": 0 for number in range(1000)})).topics}
+        waiting = asyncio.ensure_future(world.ask(known, wait_ms=50_000))
+        for _ in range(3):  # turns: the first names were looked at, the last ones were not
+            await asyncio.sleep(0)
+        world.service.registered(master("g0", topics={"t0": 2}))
+        reply = await waiting
+        assert [(each.name, each.found) for each in reply.topics] == [("t0", True)]
+        assert world.now_s < 1
+
+    world.run(main())
+
+
+def test_a_request_that_was_answered_watches_nothing(world: World) -> None:
+    async def main() -> None:
+        await world.ask({f"t{number}": 0 for number in range(5000)})
+        await asyncio.sleep(1)
+        watched = world.service._waiters._by_key
+        assert watched == {}
+
+    world.run(main())
+
+
 def test_a_failover_wakes_those_who_use_the_group(world: World) -> None:
     async def main() -> None:
         world.service.registered(master("g0", topics={"t": 2}))
