@@ -278,6 +278,12 @@ class StaleLockError(DledgerError):
     code = "STALE_LOCK"
 
 
+class StaleReceiptError(DledgerError):
+    """The message is no longer the caller's: its invisible time ended and it was delivered again, or the group is done with it."""
+
+    code = "STALE_RECEIPT"
+
+
 class OffsetsResetError(DledgerError):
     """The group's offsets in this queue were reset since the consumer read them; the commit does not count. Read them again."""
 

@@ -186,6 +186,10 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.PUT_GROUP: _OWN_SETTINGS,
     methods.DELETE_GROUP: _OWN_SETTINGS,
     methods.LIST_GROUPS: asks_itself,
+    methods.RECEIVE: _all_of(_group(Action.READ), _READ_TOPIC),
+    methods.ACKNOWLEDGE: _all_of(_group(Action.READ), _READ_TOPIC),
+    methods.CHANGE_INVISIBLE: _all_of(_group(Action.READ), _READ_TOPIC),
+    methods.MOVE_TO_DEAD_LETTERS: _all_of(_group(Action.READ), _READ_TOPIC),
     methods.JOIN_PRODUCER_GROUP: asks_itself,
     methods.END_TRANSACTIONS: _transactions(Action.WRITE),
     methods.DESCRIBE_TRANSACTIONS: _named(

@@ -18,6 +18,7 @@ from dledger_wire._pb import (
     broker_pb2,
     copy_pb2,
     diagnostics_pb2,
+    pop_pb2,
     query_pb2,
     raft_pb2,
     retention_pb2,
@@ -190,6 +191,13 @@ REDRIVE = UnaryMethod("/dledger.v1.Retry/Redrive", retry_pb2.RedriveRequest, ret
 PUT_GROUP = UnaryMethod("/dledger.v1.Retry/PutGroup", retry_pb2.GroupSettings, retry_pb2.GroupSettings)
 DELETE_GROUP = UnaryMethod("/dledger.v1.Retry/DeleteGroup", retry_pb2.GroupSettings, retry_pb2.GroupSettings)
 LIST_GROUPS = UnaryMethod("/dledger.v1.Retry/ListGroups", retry_pb2.GroupSettings, retry_pb2.GroupSettingsList)
+
+# Service Pop
+
+RECEIVE = UnaryMethod("/dledger.v1.Pop/Receive", pop_pb2.ReceiveRequest, pop_pb2.ReceiveResponse)
+ACKNOWLEDGE = UnaryMethod("/dledger.v1.Pop/Acknowledge", pop_pb2.AcknowledgeRequest, pop_pb2.ReceiptsResponse)
+CHANGE_INVISIBLE = UnaryMethod("/dledger.v1.Pop/ChangeInvisible", pop_pb2.ChangeInvisibleRequest, pop_pb2.ReceiptsResponse)
+MOVE_TO_DEAD_LETTERS = UnaryMethod("/dledger.v1.Pop/MoveToDeadLetters", pop_pb2.MoveToDeadLettersRequest, pop_pb2.ReceiptsResponse)
 
 # Service Transactions
 
