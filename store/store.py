@@ -71,7 +71,7 @@ class MessageStore:
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
         self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
         self.queue_locks, self.subscription_groups = state.queue_locks, state.subscription_groups
-        self.delays, self.timers, self.send_backs = state.delays, state.timers, state.send_backs
+        self.delays, self.timers, self.send_backs, self.pop = state.delays, state.timers, state.send_backs, state.pop
         self.time = LogTime(env.clock)
         self.recovery = StoreRecovery()
         self._message_log = MessageLog(settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions)

@@ -18,6 +18,7 @@ from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
 from dledger_wire.names import dlq_topic
 from store.commands.command import Command
 from store.commands.consumer_groups import CommitOffsets, ResetOffsets
+from store.commands.pop import LeaseMessages, MarkDeadLetters
 from store.commands.producers import InitProducer
 from store.commands.redelivery import MarkRedriven, MarkSentBack
 from store.commands.topics import DeleteTopic
@@ -159,7 +160,7 @@ class PreparedCommand(Generic[ResultT]):
 
 def _topics_meant(command: Command[Any]) -> list[str]:
     """The topics, as they are now, that a command is about and whose successors it must not touch."""
-    if isinstance(command, MarkSentBack):
+    if isinstance(command, MarkSentBack | LeaseMessages | MarkDeadLetters):
         return [command.topic]
     if isinstance(command, MarkRedriven):
         return [dlq_topic(command.group)]

@@ -14,6 +14,7 @@ from store.commands.consumer_groups import (
     ResetOffsets,
 )
 from store.commands.feature_level import RaiseFeatureLevel
+from store.commands.pop import AcknowledgeMessages, ChangeInvisible, LeaseMessages, MarkDeadLetters
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.quotas import CopyQuotas, DeleteQuota, PutQuota
@@ -57,6 +58,10 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         DeleteQuota,
         CopyQuotas,
         RaiseFeatureLevel,
+        LeaseMessages,
+        AcknowledgeMessages,
+        ChangeInvisible,
+        MarkDeadLetters,
     )
 }
 

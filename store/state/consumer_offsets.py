@@ -82,6 +82,10 @@ class ConsumerOffsets:
         queues = self._offsets.get((group, topic))
         return None if queues is None else queues.get(queue_id)
 
+    def has_begun(self, group: str, topic: str) -> bool:
+        """Whether the group has a position in any queue of the topic: in the others it begins at 0 then."""
+        return bool(self._offsets.get((group, topic)))
+
     def generation(self, group: str, topic: str, queue_id: int) -> int:
         """Where in the log the position was last reset, or else the topic was made."""
         return (self._generations.get((group, topic)) or {}).get(queue_id) or self._created_pos(topic) or 0
@@ -134,10 +138,14 @@ class ConsumerOffsets:
             if problem is not None:
                 refused.append(RefusedOffset(row.topic, row.queue_id, problem.code, problem.message))
                 continue
-            queues = self._offsets.change((group, row.topic), dict)
-            queues[row.queue_id] = max(row.offset, queues.get(row.queue_id, 0))
-            self._on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
+            self.advance(group, row.topic, row.queue_id, row.offset, context.at_ms)
         return OffsetsResult(group, len(rows) - len(refused), tuple(refused))
+
+    def advance(self, group: str, topic: str, queue_id: int, offset: int, at_ms: int) -> None:
+        """The group has consumed what is before ``offset``: a commit that is not refused."""
+        queues = self._offsets.change((group, topic), dict)
+        queues[queue_id] = max(offset, queues.get(queue_id, 0))
+        self._on_commit(group, topic, queue_id, offset, at_ms)
 
     def _refusal(self, group: str, row: OffsetRow) -> DledgerError | None:
         where = f"group {group}: {row.topic}/{row.queue_id}"

@@ -26,12 +26,15 @@ class QueueLock:
 
 
 class QueueLocks:
-    """The locks of every group.  Implements ``StateMachineSection``; ``grantable`` asks whether (topic, queue) exists."""
+    """The locks of every group.  Implements ``StateMachineSection``; ``grantable`` asks whether (topic, queue) exists.
+
+    ``on_grant`` gets (group, topic, queue) of every lock that begins.
+    """
 
     file_name = "queueLocks.json"
 
-    def __init__(self, grantable: Callable[[str, int], bool]) -> None:
-        self._grantable = grantable
+    def __init__(self, grantable: Callable[[str, int], bool], on_grant: Callable[[str, str, int], None] = lambda *_: None) -> None:
+        self._grantable, self._on_grant = grantable, on_grant
         self.version = 0  # counts the changes this process has seen
         self._locks: dict[str, dict[TopicQueue, QueueLock]] = {}
 
@@ -75,6 +78,7 @@ class QueueLocks:
             lock = locks.get((topic, queue_id))
             if lock is None and self._grantable(topic, queue_id):
                 lock = locks[topic, queue_id] = QueueLock(command.owner, command.client, context.pos)
+                self._on_grant(command.group, topic, queue_id)
             if lock is not None and lock.owner == command.owner:
                 granted.append((topic, queue_id, lock.epoch))
         self._keep(command.group, locks)

@@ -10,6 +10,7 @@ from store.state.consumer_offsets import ConsumerOffsets
 from store.state.delays import DelayOffsets
 from store.state.feature_level import FeatureLevelState
 from store.state.offset_history import OffsetHistory
+from store.state.pop import Pop
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
 from store.state.quotas import QuotaState
@@ -41,11 +42,12 @@ class StoreState:
         self.quotas = QuotaState()
         self.topics = Topics(self._undrained, self._stored, self.replica_group)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
-        self.queue_locks = QueueLocks(self._has_queue)
+        self.queue_locks = QueueLocks(self._has_queue, lambda *queue: self.pop.drop(*queue))
         self.offset_history = OffsetHistory()
         self.consumer_offsets = ConsumerOffsets(
             self._created_pos, self.queue_locks.epoch, on_commit=self.offset_history.committed, on_reset=self._was_reset
         )
+        self.pop = Pop(self.consumer_offsets, self.queue_locks.epoch)
         self.delays = DelayOffsets()
         self.timers = Timers()
         self.subscription_groups = SubscriptionGroups()
@@ -65,6 +67,7 @@ class StoreState:
             self.security,
             self.quotas,
             self.feature_level,
+            self.pop,
         ]
         self.machine = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
 
@@ -76,6 +79,7 @@ class StoreState:
             self.queue_locks,
             self.send_backs,
             self.offset_history,
+            self.pop,
         )
         for state in forgetting:
             state.forget_topic(topic)
@@ -98,5 +102,6 @@ class StoreState:
 
     def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.send_backs.went_back(group, topic, queue_id)
+        self.pop.drop(group, topic, queue_id)
         position = self.consumer_offsets.known_position(group, topic, queue_id)  # None: the group was deleted, of which nothing is kept
         self.offset_history.went_to(group, topic, queue_id, -1 if position is None else position)

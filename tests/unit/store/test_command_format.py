@@ -27,6 +27,7 @@ from store.commands.consumer_groups import (
     ResetOffsets,
 )
 from store.commands.feature_level import RaiseFeatureLevel
+from store.commands.pop import AcknowledgeMessages, ChangeInvisible, LeaseMessages, MarkDeadLetters
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.quotas import CopyQuotas, DeleteQuota, Limit, PutQuota, Quota, Subject
@@ -128,6 +129,37 @@ CASES: list[tuple[str, Command[object]]] = [
     ("set_user_secret", SetUserSecret(name="alice", secret="5Zt0")),
     ("set_user_secret to be revoked", SetUserSecret(name="bob", secret="x")),
     ("set_user_secret back", SetUserSecret(name="bob")),
+    (
+        "pop_lease",
+        LeaseMessages(
+            group="new", topic="orders", queue_id=3, invisible_ms=30_000, begin=0, end=9, new=((0, 3), (4, 7)), damaged=((7, 8),)
+        ),
+    ),
+    (
+        "pop_lease in order",
+        LeaseMessages(
+            group="new",
+            topic="orders",
+            queue_id=4,
+            invisible_ms=1,
+            begin=0,
+            end=3,
+            new=((0, 1),),
+            waiting=((1, 3),),
+            message_groups=(7, 7, 0),
+        ),
+    ),
+    ("pop_acknowledge", AcknowledgeMessages(group="new", topic="orders", queue_id=3, receipts=((0, 1, 10_464), (4, 5, 10_464)))),
+    ("pop_change_invisible", ChangeInvisible(group="new", topic="orders", queue_id=3, receipts=((1, 2, 10_464),), invisible_ms=60_000)),
+    (
+        "pop_change_invisible to give back",
+        ChangeInvisible(group="new", topic="orders", queue_id=3, receipts=((2, 3, 10_464),), invisible_ms=0, uncounted=True),
+    ),
+    ("pop_dead", MarkDeadLetters(group="new", topic="orders", queue_id=3, receipts=((5, 6, 10_464),))),
+    (
+        "pop_lease again",
+        LeaseMessages(group="new", topic="orders", queue_id=4, invisible_ms=5, begin=3, end=3, again=((0, 1),), skipped=((1, 2),), low=1),
+    ),
 ]
 
 
