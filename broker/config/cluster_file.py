@@ -16,7 +16,7 @@ from broker.config.metrics import MetricsConfig
 from broker.config.model import ConfigModel, Mistakes, kind_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ReplaceAfter, ReplicasConfig, ServerConfig, SpareConfig
-from broker.config.rocketmq import RocketmqConfig
+from broker.config.rocketmq import RocketmqConfig, remoting_listens
 from broker.config.rules import problems_between
 from broker.config.security import SecurityConfig
 from broker.config.values import (
@@ -271,6 +271,7 @@ class ClusterConfig(ConfigModel):
         else:
             node = self.node(name)
             addresses, metrics = node.addresses, node.node.metrics
+        addresses += remoting_listens(self, name)
         metrics = metrics or self.metrics.address
         return addresses if metrics is None else (*addresses, metrics)
 

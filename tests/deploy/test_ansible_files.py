@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from broker.config.cluster_file import ClusterConfig
+from broker.config.rocketmq import remoting_name_servers
 from broker.config.security import verifier_text
 from dledger_wire.security.scram import fits, hashed_password, password_verifier
 
@@ -142,7 +143,7 @@ CONTROLLER_PLAY = """
         name: dledger_cluster
         tasks_from: controller
 """
-HOSTS = {
+HOSTS: dict[str, Any] = {
     "dledger": {
         "hosts": {"db0": {"dledger_id": "n0", "dledger_replica_group": "g0", "dledger_address": "10.0.0.1"}},
         "vars": {
@@ -156,6 +157,30 @@ HOSTS = {
         },
     }
 }
+
+
+def prepared(play: Path, inventory: Path) -> None:
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), str(play)]
+    done = subprocess.run(
+        command, cwd=ANSIBLE, env=os.environ | {"ANSIBLE_ROLES_PATH": str(ROLES)}, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ports_for_rocketmqs_clients_are_those_of_the_inventory(tmp_path: Path) -> None:
+    """With the line that stands as a comment in the example, and in the example files for hosts."""
+    (line,) = re.findall(r"^  # (rocketmq: \{.*\})", (ANSIBLE / "inventory" / "group_vars" / "dledger.yml").read_text(), re.MULTILINE)
+    for name in ("hosts-3.yaml", "production-tls.yaml"):
+        assert f"\n# {line}\n" in (ANSIBLE.parent / name).read_text(encoding="utf-8")
+    play, inventory = tmp_path / "play.yml", tmp_path / "hosts.yml"
+    play.write_text(CONTROLLER_PLAY)
+    hosts = {"db0": HOSTS["dledger"]["hosts"]["db0"] | {"dledger_name_server_id": "ns0"}}
+    variables = HOSTS["dledger"]["vars"] | {"dledger_settings": yaml.safe_load(line)}
+    inventory.write_text(yaml.safe_dump({"dledger": {"hosts": hosts, "vars": variables}}))
+    prepared(play, inventory)
+    made = ClusterConfig.load(str(tmp_path / "dledger" / "cluster.yaml"))
+    assert [made.addresses_of(name)[-1] for name in ("n0", "ns0")] == ["0.0.0.0:10921", "0.0.0.0:9877"]
+    assert remoting_name_servers(made) == ["10.0.0.1:9877", "10.0.0.1:10921"]
 
 
 @pytest.mark.parametrize("left", [["admin.password.new"], ["admin.password"], ["admin.password.new", "security.yaml"]])
@@ -174,11 +199,7 @@ def test_a_controller_that_was_left_halfway_is_prepared_again(tmp_path: Path, le
         )
         (folder / name).write_text(text)
         (folder / name).chmod(0o600)
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), str(play)]
-    done = subprocess.run(
-        command, cwd=ANSIBLE, env=os.environ | {"ANSIBLE_ROLES_PATH": str(ROLES)}, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    prepared(play, inventory)
     password = (folder / "admin.password").read_text().strip()
     security = ClusterConfig.load(str(folder / "cluster.yaml")).security
     assert security is not None

@@ -47,7 +47,21 @@ def dev() -> Overlay:
     return built(KUBERNETES / "overlays" / "dev")
 
 
-@pytest.fixture(params=["dev", "production"])
+@pytest.fixture(scope="module")
+def rocketmq(module_folder: Path) -> Overlay:
+    """The overlay dev with the component for RocketMQ's clients, and the line of the cluster file that the component names."""
+    folder = module_folder / "with-rocketmq"
+    shutil.copytree(KUBERNETES, folder)
+    said = (folder / "components" / "rocketmq" / "kustomization.yaml").read_text(encoding="utf-8")
+    component, line = re.findall(r"^#   (\w+: .*)$", said, re.MULTILINE)
+    overlay = folder / "overlays" / "dev"
+    for name, more in (("kustomization.yaml", component), ("cluster.yaml", line)):
+        file = overlay / name
+        file.write_text(f"{file.read_text(encoding='utf-8')}{more}\n", encoding="utf-8")
+    return built(overlay)
+
+
+@pytest.fixture(params=["dev", "production", "rocketmq"])
 def overlay(request: pytest.FixtureRequest) -> Overlay:
     found = request.getfixturevalue(request.param)
     return found if isinstance(found, Overlay) else found[1]
@@ -101,6 +115,15 @@ def test_ports_are_those_of_the_cluster_file(overlay: Overlay, cluster: ClusterC
         rules = overlay.of("NetworkPolicy")[name]["spec"]["ingress"]
         assert {port["port"] for rule in rules for port in rule["ports"]} == wanted
         assert all(rule["from"] for rule in rules), "a rule without peers lets everybody in"
+
+
+def test_a_component_opens_the_ports_for_rocketmqs_clients(rocketmq: Overlay, dev: Overlay) -> None:
+    before, cluster = (ClusterConfig.parse(each.cluster_text, "cluster.yaml") for each in (dev, rocketmq))
+    assert [_ports_of(cluster, name) - _ports_of(before, name) for name in SETS] == [{10921}, {9877}]
+    for policy, port in (("dledger", 10911), ("dledger-ns", 9876)):
+        rules = rocketmq.of("NetworkPolicy")[policy]["spec"]["ingress"]
+        assert port in [each["port"] for each in rules[0]["ports"]], "those who reach the native port reach it"
+        assert len(rules[0]["ports"]) == 2
 
 
 def test_selectors_select_the_pods(overlay: Overlay) -> None:

@@ -277,6 +277,10 @@ metrics: {address: "10.0.0.1:9464"}
     assert config.addresses_of("n0") == ("127.0.0.1:10911", "127.0.0.1:9465")
     assert config.addresses_of("ns0") == ("127.0.0.1:9876", "127.0.0.1:19876", "127.0.0.1:9466")
     assert config.addresses_of("s0") == ("10.0.0.9:10911", "10.0.0.1:9464")
+    also = "rocketmq: {address: '0.0.0.0:10921', nameserver_address: '0.0.0.0:9877'}\n"
+    config = ClusterConfig.parse(text + also, "good.yaml")
+    assert config.addresses_of("n0") == ("127.0.0.1:10911", "0.0.0.0:10921", "127.0.0.1:9465")
+    assert config.addresses_of("ns0") == ("127.0.0.1:9876", "127.0.0.1:19876", "0.0.0.0:9877", "127.0.0.1:9466")
 
 
 def test_a_node_that_is_not_in_the_file_is_named() -> None:
