@@ -295,7 +295,9 @@ class FetchService:
             context.store.traffic.read(request.topic, chunk.count, size_bytes)
         if request.group:
             now_ms = context.env.clock.monotonic_ms()
-            context.measures.given.give(request.group, request.topic, request.queue_id, chunk.next_offset, now_ms)
+            given = context.measures.given
+            given.give(request.group, request.topic, request.queue_id, chunk.next_offset, now_ms)
+            given.count(request.group, request.topic, chunk.count, size_bytes)
 
     def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
         store = self._context.store

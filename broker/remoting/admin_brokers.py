@@ -14,13 +14,14 @@ from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.json_body import answer
 from broker.remoting.leader import CALL_S, Leader
-from broker.remoting.traffic_windows import ALL, Rate, TrafficWindows
+from broker.remoting.traffic_windows import ALL, IN, Rate, TrafficWindows
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.rpc import methods
 
 VERSION_TEXT = "V5_3_3"
 # What is counted: by the name that a tool asks for, the place in ``Rate.counts``.
 _OF_TOPIC = {"TOPIC_PUT_NUMS": 0, "TOPIC_PUT_SIZE": 1}
+_OF_GROUP = {"GROUP_GET_NUMS": 2, "GROUP_GET_SIZE": 3}
 _OF_BROKER = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 2}
 _QUEUES = ("sendThreadPoolQueue", "pullThreadPoolQueue", "litePullThreadPoolQueue", "queryThreadPoolQueue", "ackThreadPoolQueue")
 _TRUTH = {"True": "true", "False": "false"}
@@ -114,8 +115,9 @@ class AdminBrokers:
 
     async def stats(self, request: Command, _client: RemotingConnection) -> Command:
         name, key = request.text("statsName"), request.text("statsKey")
-        topic, place = (key, _OF_TOPIC[name]) if name in _OF_TOPIC else (ALL, _OF_BROKER.get(name, -1))
-        rates = {window: self._windows.of(window, topic) for window in self._windows.names}
+        named = _OF_GROUP if IN in key else _OF_TOPIC
+        of, place = (key, named[name]) if name in named else (ALL, _OF_BROKER.get(name, -1))
+        rates = {window: self._windows.of(window, of) for window in self._windows.names}
         if place < 0 or None in rates.values():
             return Command(Answer.SYSTEM_ERROR, remark=f"no statistics {name} of {key}")
         rows = {f"stats{window}": _row(rate, place) for window, rate in rates.items() if rate is not None}

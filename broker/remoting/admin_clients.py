@@ -18,6 +18,8 @@ from dledger_wire._pb import sessions_pb2
 from dledger_wire.frames.message_id import parse_offset_message_id
 from dledger_wire.rpc import methods
 
+MOST_UNITS = 1000  # of a queue that are shown at a time
+_AWAY = "no consumer of group {} is there"
 _BROADCASTING, _CLUSTERING = "BROADCASTING", "CLUSTERING"
 
 
@@ -34,14 +36,33 @@ class AdminClients:
             Request.GET_ALL_PRODUCER_INFO: self.all_producers,
             Request.GET_CONSUMER_RUNNING_INFO: self.ask_consumer,
             Request.CONSUME_MESSAGE_DIRECTLY: self.consume,
+            Request.QUERY_CONSUME_QUEUE: self.queue,
         }
+
+    async def queue(self, request: Command, _client: RemotingConnection) -> Command:
+        """What a queue has of each message, and what a group wants of it."""
+        topic, queue_id, group = request.text("topic"), request.number("queueId"), request.text("consumerGroup", "")
+        queue = self._node.store.queues.get((topic, queue_id))
+        if queue is None:
+            return Command(Answer.SYSTEM_ERROR, remark=f"no queue {queue_id} of topic {topic}")
+        first, wanted = max(request.number("index"), queue.min_offset), min(max(request.number("count"), 0), MOST_UNITS)
+        units = await self._node.store.reader.units(topic, queue_id, first, wanted)
+        rows = [{"physicOffset": int(pos), "physicSize": int(size), "tagsCode": int(tag)} for pos, size, tag in units]
+        found: dict[str, object] = {"minQueueIndex": queue.min_offset, "maxQueueIndex": queue.max_offset, "queueData": rows}
+        if group:
+            subscribed = [row for member in await self._members(group) for row in member.subscriptions if row.topic == topic]
+            found |= {"subscriptionData": self._subscription(group, subscribed[-1])} if subscribed else {"filterData": _AWAY.format(group)}
+        return await answer(found)
+
+    async def _members(self, group: str) -> list[sessions_pb2.GroupMember]:
+        described = await self._leader.call(methods.DESCRIBE_MEMBERS, sessions_pb2.DescribeMembersRequest(groups=[group]))
+        return [member for each in described.groups for member in each.members]
 
     async def consumers(self, request: Command, _client: RemotingConnection) -> Command:
         group = request.text("consumerGroup")
-        described = await self._leader.call(methods.DESCRIBE_MEMBERS, sessions_pb2.DescribeMembersRequest(groups=[group]))
-        members = [member for each in described.groups for member in each.members]
+        members = await self._members(group)
         if not members:
-            return Command(Answer.CONSUMER_NOT_ONLINE, remark=f"no consumer of group {group} is there")
+            return Command(Answer.CONSUMER_NOT_ONLINE, remark=_AWAY.format(group))
         says = next((member.says for member in self._clients.consumers_of(group)), {})
         topics = {row.topic: self._subscription(group, row) for member in members for row in member.subscriptions}
         model = _BROADCASTING if any(member.broadcast for member in members) else _CLUSTERING

@@ -156,6 +156,7 @@ _RIGHTS: Mapping[int, Right] = {
     Request.GET_TOPIC_STATS_INFO: _topic(Action.DESCRIBE),
     Request.QUERY_TOPIC_CONSUME_BY_WHO: _topic(Action.DESCRIBE),
     Request.GET_TOPIC_CONFIG: _topic(Action.DESCRIBE),
+    Request.QUERY_CONSUME_QUEUE: _topic(Action.DESCRIBE),
     Request.DELETE_TOPIC_IN_NAMESRV: _topic(Action.ADMINISTER),
     Request.GET_CONSUMER_CONNECTION_LIST: _group(Action.DESCRIBE),
     Request.GET_CONSUMER_RUNNING_INFO: _group(Action.ADMINISTER),

@@ -17,7 +17,7 @@ from broker.remoting.json_body import answer
 from broker.remoting.known_routes import KnownRoutes
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import NotReadyError, TopicNotFoundError
-from dledger_wire.names import AUTO_CREATE_TOPIC, reply_topic
+from dledger_wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, group_of_topic, reply_topic
 from dledger_wire.status import Perm
 
 MASTER = "0"
@@ -48,6 +48,8 @@ class Routes:
         try:
             topic, reply = await self._topic(name)
         except TopicNotFoundError:
+            if name.startswith(RETRY_PREFIX) and group_of_topic(name):
+                return await answer(await self._everywhere(0))  # tools look for a group's brokers by it; without retries it is not there
             if name not in (self._cluster.cluster, *(group.name for group in self._cluster.groups)):
                 raise
             # Programs that create topics ask it where.

@@ -1,6 +1,7 @@
-"""How much traffic there was at this node in the last minute, hour and day, of each topic and in all.
+"""How much traffic there was at this node in the last minute, hour and day: of topics, of groups in a topic, and in all.
 
-Owns snapshots of the counters of ``store/traffic.py``, two for each window: the work does not depend on how many messages there are.
+Owns snapshots of the counters of ``store/traffic.py`` and ``broker/support/measures.py``, two for each window: the work does not depend on
+how many messages there are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ LOOK_S = 10.0
 Counted = tuple[int, int, int, int]  # messages in, bytes in, messages out, bytes out
 NOTHING: Counted = (0, 0, 0, 0)
 ALL = ""  # in place of a topic
+IN = "@"  # between a topic and a group, as tools name what the group got of the topic; no name has it
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class TrafficWindows:
         if due != [self._ten_s]:
             async for topic, counted in in_slices(list(self._node.store.traffic.topics.items())):
                 counts[topic] = counted.values
+            async for (topic, group), got in in_slices(list(self._node.measures.given.counts.items())):
+                counts[f"{topic}{IN}{group}"] = (0, 0, *got)
         for window in due:
             window.older, window.newer = window.newer, _Snapshot(now_ms, counts)
 
@@ -84,15 +88,23 @@ class TrafficWindows:
         """All traffic of the last ten to twenty seconds."""
         return self._since(self._ten_s, ALL, self.total)
 
-    def of(self, window: str, topic: str = ALL) -> Rate | None:
-        """None for a topic that had no traffic since the node's start."""
-        counts = None if topic else self.total
-        if topic and (known := self._node.store.traffic.topics.get(topic)) is not None:
-            counts = known.values
-        return self._since(self._windows[window], topic, counts) if counts is not None else None
+    def of(self, window: str, name: str = ALL) -> Rate | None:
+        """Of all, of a topic, or of what a group got of a topic.  None for what had no traffic since the node's start."""
+        counts = self._now(name)
+        return self._since(self._windows[window], name, counts) if counts is not None else None
 
-    def _since(self, window: _Window, topic: str, counts: Counted) -> Rate:
-        before = window.older.counts.get(topic, NOTHING)
+    def _now(self, name: str) -> Counted | None:
+        if not name:
+            return self.total
+        topic, in_topic, group = name.partition(IN)
+        if in_topic:
+            got = self._node.measures.given.counts.get((topic, group))
+            return None if got is None else (0, 0, *got)
+        known = self._node.store.traffic.topics.get(topic)
+        return None if known is None else known.values
+
+    def _since(self, window: _Window, name: str, counts: Counted) -> Rate:
+        before = window.older.counts.get(name, NOTHING)
         (a, b, c, d), (e, f, g, h) = counts, before
         passed_ms = max(1, self._node.store.time.now_ms() - window.older.at_ms)
         return Rate((max(0, a - e), max(0, b - f), max(0, c - g), max(0, d - h)), passed_ms)

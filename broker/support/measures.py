@@ -16,14 +16,19 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server, UnaryHandler, WrappedServer
 
 OK, CANCELLED, INTERNAL = "OK", "CANCELLED", "INTERNAL"  # beside the codes of errors
-MAX_GIVEN = 10_000  # queues of consumer groups whose last answer is remembered
+MAX_GIVEN = 10_000  # queues of consumer groups whose last answer is remembered, and groups in topics that are counted
 GIVEN_MS = 300_000  # a group that asks here no more has nothing in flight here
 
 
 class Given:
-    """Up to where this node gave messages to consumer groups, by (group, topic, queue)."""
+    """Up to where this node gave messages to consumer groups, by (group, topic, queue).
+
+    Attributes:
+        counts: How many, and their bytes, by (topic, group).
+    """
 
     def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._until: dict[tuple[str, str, int], tuple[int, int]] = {}  # oldest first; offset, and when
 
     def give(self, group: str, topic: str, queue_id: int, next_offset: int, now_ms: int) -> None:
@@ -34,6 +39,13 @@ class Given:
         if len(self._until) > MAX_GIVEN:
             del self._until[next(iter(self._until))]
         self._forget_old(now_ms)
+
+    def count(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
+        """A member of the group got so many messages."""
+        before = self.counts.get((topic, group), (0, 0))
+        self.counts[topic, group] = before[0] + messages, before[1] + size_bytes
+        if len(self.counts) > MAX_GIVEN:
+            del self.counts[next(iter(self.counts))]
 
     def inflight(self, position: Callable[[str, str, int], int | None], now_ms: int) -> dict[tuple[str, str], int]:
         """(topic, group) -> how many of these messages are behind the group's ``position``; a queue it never committed is left out."""

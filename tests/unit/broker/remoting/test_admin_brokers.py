@@ -66,7 +66,12 @@ def test_runtime_information_and_statistics_of_a_node() -> None:
             await asyncio.sleep(150)
             found = content(await ask(first, Request.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="t"))
             assert [found[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")] == [0, 30, 30]
-            for name, key in (("TOPIC_PUT_NUMS", "none"), ("GROUP_GET_NUMS", "t@g")):
+            async with rig.consumer("g") as consumer:
+                assert len(await consumer.fetch("t", 0, 0, 30)) == 30
+            found = content(await ask(first, Request.VIEW_BROKER_STATS_DATA, statsName="GROUP_GET_NUMS", statsKey="t@g"))
+            assert [found[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")] == [30, 30, 30]
+            assert found["statsMinute"]["tps"] > 0
+            for name, key in (("TOPIC_PUT_NUMS", "none"), ("GROUP_GET_NUMS", "t@none"), ("GROUP_GET_NUMS", "t"), ("NONE", "t")):
                 assert (await ask(first, Request.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)).code == Answer.SYSTEM_ERROR
             work.cancel()
 

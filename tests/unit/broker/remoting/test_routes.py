@@ -39,8 +39,14 @@ def test_a_name_server_answers_as_the_nodes_do() -> None:
             assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["g0", "g1"]
             for code in (Request.GET_ALL_TOPIC_LIST, Request.GET_TOPICS_BY_CLUSTER):
                 assert "orders" in content(await ask(named, code))["topicList"]
-            with pytest.raises(TopicNotFoundError):
-                await ask(named, Request.GET_ROUTEINFO_BY_TOPIC, topic="missing")
+            for missing in ("missing", "%DLQ%readers", "%RETRY%"):
+                with pytest.raises(TopicNotFoundError):
+                    await ask(named, Request.GET_ROUTEINFO_BY_TOPIC, topic=missing)
+            # Tools look for a group's brokers by its retries, also when nothing was ever retried.
+            for each in (named, *nodes):
+                route = content(await ask(each, Request.GET_ROUTEINFO_BY_TOPIC, topic="%RETRY%readers"))
+                assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["g0", "g1"]
+                assert not any(row["readQueueNums"] or row["writeQueueNums"] for row in route["queueDatas"])
 
     Rig(groups=2, name_servers=2).run(scenario)
 
