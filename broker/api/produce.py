@@ -149,7 +149,7 @@ class _ProduceStream:
         if self._timed is not None and self._timed.since_s:  # a large one, which had to wait until it was read
             since_s -= self._loop.time() - self._timed.since_s
         pending = Request(header.request_id, len(message), payload, slices, [], since_s, timeout_s)
-        if self._ended or len(slices) > 1 or not self._context.raft.room.has_room:
+        if self._ended or len(slices) > 1 or not self._context.raft.room.enters(self._flow, len(message)):
             pending.was_held, self._held = True, pending
             return False
         pending.parts.append(self._proposed(pending, *slices[0]))

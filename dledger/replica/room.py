@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ GAIN = 4
 LEAST_SHARE = 3  # eighths of the least window that do not count: below one half, or a window that is too small would never grow
 LEAST_BYTES = 4 << 20  # less costs throughput where a commit takes a few milliseconds, more makes small senders wait
 RESERVE_BYTES = 256 << 10  # beyond the window, for a flow that has not had its share
+TURN_BYTES = 64 << 10  # virtual time that is granted at once: less costs a turn of the event loop for each few small requests
 SLOT_S = 0.1  # of time, at least, in which the rate is measured
 SLOTS = 32
 RECENT_S = 0.1
@@ -92,20 +94,26 @@ class Room:
 
     def __init__(self, is_open: Callable[[int], bool], reserve_bytes: int = RESERVE_BYTES) -> None:
         self._is_open, self._reserve_bytes = is_open, reserve_bytes
-        self._time = 0.0  # virtual: where the flow served last began to pay
+        self._time = 0.0  # virtual: where the flow served last began to pay, of those granted together the first
+        self._turn_end = math.inf  # virtual: what begins to pay later goes on after those that were granted room
         self.waiting: list[tuple[float, int, int, Flow, asyncio.Future[None]]] = []  # a heap, by start
         self._tenants: Counter[str] = Counter()  # flows that wait
         self._number = 0
         self.granted_bytes = 0  # to flows that have not taken it up yet
 
-    @property
-    def has_room(self) -> bool:
-        """Whether ``wait`` would return at once."""
-        return not self.waiting and self._is_open(self.granted_bytes)
+    def enters(self, flow: Flow, size_bytes: int) -> bool:
+        """Whether ``flow`` may propose ``size_bytes`` at once; it has paid for them then."""
+        start = max(self._time, flow.finish)
+        if self.waiting or (self.granted_bytes and start >= self._turn_end) or not self._is_open(self.granted_bytes):
+            return False
+        if not self.granted_bytes:
+            self._time = start
+        flow.finish = start + size_bytes
+        return True
 
     async def wait(self, flow: Flow, size_bytes: int) -> None:
         """Return when it is the turn of ``flow``, which is to propose ``size_bytes`` before it awaits anything."""
-        if self.has_room:
+        if self.enters(flow, size_bytes):
             return
         is_ahead = flow.finish <= self._time and size_bytes <= self._reserve_bytes // 8
         if is_ahead and self._is_open(self.granted_bytes - self._reserve_bytes):
@@ -130,11 +138,19 @@ class Room:
                 asyncio.get_running_loop().call_soon(self.grant)
 
     def grant(self) -> None:
-        """Let those whose turn it is go on."""
+        """Let those whose turn it is go on.
+
+        Those that begin to pay ``TURN_BYTES`` later than where one of them has paid stay: a stream waits with one request at a time, and
+        the next one, which it brings as it goes on, is due before theirs.  Then ``wait`` grants again.
+        """
         waiting = self.waiting
-        while waiting and self._is_open(self.granted_bytes):
-            start, _number, size_bytes, _flow, turn = heapq.heappop(waiting)
+        if not self.granted_bytes:
+            self._turn_end = math.inf
+        while waiting and waiting[0][0] < self._turn_end and self._is_open(self.granted_bytes):
+            start, _number, size_bytes, flow, turn = heapq.heappop(waiting)
             if not turn.done():
-                self._time = max(self._time, start)
+                if not self.granted_bytes:
+                    self._time = max(self._time, start)
                 self.granted_bytes += size_bytes
+                self._turn_end = min(self._turn_end, flow.finish + TURN_BYTES)
                 turn.set_result(None)

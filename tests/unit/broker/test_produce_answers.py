@@ -61,7 +61,9 @@ class Slow:
 def stream_of(stream: Slow) -> produce._ProduceStream:
     """Its requests, at a leader that has no room for more."""
     anything = SimpleNamespace(require_topic=print, require_producer=print)
-    context: Any = SimpleNamespace(access=anything, is_out_of_disk=False, raft=SimpleNamespace(room=SimpleNamespace(has_room=False)))
+    context: Any = SimpleNamespace(
+        access=anything, is_out_of_disk=False, raft=SimpleNamespace(room=SimpleNamespace(enters=lambda *_: False))
+    )
     context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
     context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
     context.quotas = Quotas(QuotaState(), time.monotonic)
@@ -145,7 +147,7 @@ def test_the_bytes_of_a_request_that_is_refused_are_freed_without_the_collector(
 
         stream, anything = Slow(), SimpleNamespace(require_topic=print, require_producer=print)
         stream.takes.set()
-        raft = SimpleNamespace(room=SimpleNamespace(has_room=True), window=Window(1 << 20), propose_for=refuse)
+        raft = SimpleNamespace(room=SimpleNamespace(enters=lambda *_: True), window=Window(1 << 20), propose_for=refuse)
         context: Any = SimpleNamespace(access=anything, raft=raft, require_master=int, require_room=int, is_out_of_disk=False)
         context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
         context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))

@@ -65,6 +65,43 @@ def test_streams_that_always_wait_take_turns_by_bytes() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("others", [1, 10])
+@pytest.mark.parametrize("large_kib", [256, 1024])
+def test_flows_of_small_and_of_large_requests_get_the_same_bytes(large_kib: int, others: int) -> None:
+    """Also where they wait only now and then: commits make room for many small ones or for one large one."""
+
+    async def scenario() -> None:
+        leader, small, large = Leader(1 << 20), 16 * KIB, large_kib * KIB
+        tasks = [asyncio.ensure_future(leader.send(f"small {number}", Flow(""), small, 20_000)) for number in range(others)]
+        tasks.append(asyncio.ensure_future(leader.send("large", Flow(""), large, 2000)))
+        await settle()
+        for _ in range(100):
+            leader.commit(min(leader.under_way, 512 * KIB))
+            for _ in range(50):
+                await settle()
+        served = [leader.served.count(f"small {number}") * small for number in range(others)]
+        served.append(leader.served.count("large") * large)
+        assert max(served) <= 1.2 * min(served) + 2 * large, f"{[each >> 10 for each in served]} KiB"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_what_is_taken_while_there_is_room_is_paid_for() -> None:
+    async def scenario() -> None:
+        leader, paid, other = Leader(RESERVE_BYTES), Flow("paid"), Flow("other")
+        await leader.send("paid", paid, RESERVE_BYTES)
+        tasks = [asyncio.ensure_future(leader.send(name, flow, RESERVE_BYTES)) for name, flow in (("paid", paid), ("other", other))]
+        await settle()
+        await drain(leader, RESERVE_BYTES, 2)
+        assert leader.served == ["paid", "other", "paid"]
+        await asyncio.gather(*tasks)
+
+    run(scenario())
+
+
 def test_a_stream_that_sends_little_goes_ahead_of_those_that_always_wait() -> None:
     async def scenario() -> None:
         leader = Leader(1)
@@ -130,7 +167,7 @@ def test_a_stream_that_ends_while_it_waits_keeps_nobody_out() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         assert leader.served == ["first", "stays"]
         leader.commit(size)
-        assert leader.room.has_room
+        assert leader.room.enters(Flow(""), 1)
 
     run(scenario())
 
