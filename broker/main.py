@@ -179,7 +179,7 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     from broker.node import BrokerNode
     from broker.process.machine import machine_of
     from broker.process.process_reader import local_utc_offset_ms
-    from broker.remoting.port import RemotingNode
+    from broker.rocketmq_port import RemotingNode
     from dledger_wire.security import principal
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
@@ -202,7 +202,7 @@ async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLo
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
     from broker.process.machine import machine_of
-    from broker.remoting.port import RemotingNameServer
+    from broker.rocketmq_port import RemotingNameServer
     from dledger_wire.security import principal
 
     quorum = quorum_of(settings)

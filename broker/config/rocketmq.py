@@ -54,3 +54,8 @@ def remoting_name_servers(config: ClusterConfig) -> list[str]:
         if listens:
             found.append(f"{host_of(node.address)}:{split_address(listens[-1])[1]}")
     return found
+
+
+def grpc_endpoints(config: ClusterConfig) -> list[str]:
+    """What RocketMQ's gRPC clients are given as their endpoints: the nodes, each of which takes every request."""
+    return list(filter(None, (remoting_address(config, node.id, node.address) for _, node in config.all_nodes())))

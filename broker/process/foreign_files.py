@@ -16,7 +16,7 @@ from store.durability.snapshots import CONFIG_FOLDER
 from store.queues.queue_files import QUEUE_FOLDER
 
 SHOWN = 5
-SOCKET = ".sock"  # of gRPC behind a port (dledger_wire/tcp/mixed_network.py); a killed node leaves it, the next start takes its place
+SOCKET = ".sock"  # of gRPC behind a port (dledger_wire/tcp/joined_grpc.py); a killed node leaves it, the next start takes its place
 TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement of that file takes its place
 _FILES = (
     "lock",

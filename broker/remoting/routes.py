@@ -7,6 +7,7 @@ leaders the last one keeps the id 0: each node takes every request, and without 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from broker.config.rocketmq import remoting_address
 from broker.remoting.codes import Request
@@ -22,6 +23,17 @@ from dledger_wire.status import Perm
 
 MASTER = "0"
 HOLD_MS = 2_000  # what may still be registered is waited for: clients give up after 3 s
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """What a replica group has of a topic; ``addresses`` are where RocketMQ's clients reach its nodes, the leader first."""
+
+    group: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    addresses: Sequence[str]
 
 
 class Routes:
@@ -58,6 +70,17 @@ class Routes:
         wanted = {each.group for each in topic.queues}
         return await answer(self._route(queues, [group for group in reply.groups if group.name in wanted]))
 
+    async def rows(self, name: str) -> Sequence[TopicRow]:
+        """Of a topic, by replica group.  TopicNotFoundError, NotReadyError."""
+        topic, reply = await self._topic(name)
+        brokers = {group.name: self._addresses(group) for group in reply.groups}
+        rows = ((each, brokers.get(each.group, {})) for each in sorted(topic.queues, key=lambda each: each.group))
+        return [
+            TopicRow(each.group, each.read_queues, each.write_queues, each.perm, [addresses[place] for place in sorted(addresses)])
+            for each, addresses in rows
+            if addresses
+        ]
+
     async def cluster_info(self, _request: Command, _client: RemotingConnection) -> Command:
         brokers = {group.name: self._broker(group) for group in await self._groups()}
         table = {"brokerAddrTable": brokers, "clusterAddrTable": {self._cluster.cluster: sorted(brokers)}}
@@ -81,13 +104,18 @@ class Routes:
         return self._route([(group.name, queues, queues, int(Perm.READ_WRITE)) for group in groups], groups)
 
     def _broker(self, group: routes_pb2.GroupRoute) -> Mapping[str, object]:
+        addresses = self._addresses(group)
+        return {"cluster": self._cluster.cluster, "brokerName": group.name, "brokerAddrs": addresses, "enableActingMaster": False}
+
+    def _addresses(self, group: routes_pb2.GroupRoute) -> Mapping[str, str]:
+        """By the id of each node as a broker."""
         leader = self._leader_of(group)
         addresses: dict[str, str] = {}
         for number, node in enumerate(sorted(group.nodes, key=lambda node: node.id), 1):
             address = remoting_address(self._cluster, node.id, node.address)
             if address:
                 addresses[MASTER if node.id == leader else str(number)] = address
-        return {"cluster": self._cluster.cluster, "brokerName": group.name, "brokerAddrs": addresses, "enableActingMaster": False}
+        return addresses
 
     def _leader_of(self, group: routes_pb2.GroupRoute) -> str:
         """The leader, as this process itself sees it or by the route; the last one while there is none."""

@@ -52,14 +52,14 @@ class Senders:
             properties[CLUSTER] = self._node.settings.cluster.cluster
         if sending.is_half:
             self._clients.attends(client, sending.group)
-        staging, end_s = Staging(self._levels, self._node.store.time.now_ms()), asyncio.get_running_loop().time() + CALL_S
+        staging, end_s = self.staging(), asyncio.get_running_loop().time() + CALL_S
         try:
-            queue_id, result, sizes = await self._stored(sending, staging, end_s)
+            queue_id, result, sizes = await self.stored(sending, staging, end_s)
         except TopicNotFoundError:
             if not self._node.settings.cluster.broker.autoCreateTopicEnable:
                 raise
             await self._create_topic(sending, end_s)
-            queue_id, result, sizes = await self._stored(sending, staging, end_s)
+            queue_id, result, sizes = await self.stored(sending, staging, end_s)
         places = accumulate(sizes[:-1], initial=result.physical_offset)
         fields = {
             "msgId": ",".join(offset_message_id(self._store_host, place) for place in places),
@@ -69,13 +69,22 @@ class Senders:
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
-        due_ms = due_ms_of(properties, staging.now_ms)
-        if due_ms is not None and len(sending.frames) == 1 and not sending.is_half:
-            offset = result.first_queue_offset
-            fields["recallHandle"] = recall_handle(sending.topic, self._node.settings.group.name, due_ms, sending.ids[0], offset)
+        if handle := self.recall_handle(sending, staging, result):
+            fields["recallHandle"] = handle
         return Command(Answer.SUCCESS, fields)
 
-    async def _stored(self, sending: Sending, staging: Staging, end_s: float) -> tuple[int, broker_pb2.BatchResult, list[int]]:
+    def recall_handle(self, sending: Sending, staging: Staging, result: broker_pb2.BatchResult) -> str:
+        """By which a message that is stored is recalled; empty when it is delivered at once, or is not one."""
+        due_ms = due_ms_of(sending.frames[0].properties, staging.now_ms)
+        if due_ms is None or len(sending.frames) != 1 or sending.is_half:
+            return ""
+        return recall_handle(sending.topic, self._node.settings.group.name, due_ms, sending.ids[0], result.first_queue_offset)
+
+    def staging(self) -> Staging:
+        """As of now."""
+        return Staging(self._levels, self._node.store.time.now_ms())
+
+    async def stored(self, sending: Sending, staging: Staging, end_s: float) -> tuple[int, broker_pb2.BatchResult, list[int]]:
         """The queue that has the messages or will have them, where they are stored now, and the sizes of their frames."""
         if sending.queue_id < 0:
             sending = sending.in_queue(self._any_queue(sending.topic))

@@ -133,11 +133,11 @@ class _View:
             return
         servers = ask_all(self.cluster) if self.cluster.name_server_processes else []
         if json_wanted():
-            from broker.config.rocketmq import remoting_name_servers
+            from broker.config.rocketmq import grpc_endpoints, remoting_name_servers
 
             known: dict[str, object] = {"name_servers": [server_json(server) for server in servers]}
             if rocketmq := remoting_name_servers(self.cluster):
-                known["rocketmq"] = {"name_servers": rocketmq}
+                known["rocketmq"] = {"name_servers": rocketmq, "grpc": grpc_endpoints(self.cluster)}
             print_json(groups_json(self.groups) | known)
             return
         show_status(self.cluster, self.groups)

@@ -1,4 +1,4 @@
-"""Callers of a gRPC server that stands behind a node's own port (``dledger_wire/tcp/mixed_network.py``).
+"""Callers of a gRPC server that stands behind a node's own port (``dledger_wire/tcp/joined_grpc.py``).
 
 Owns the callers of its connections, and authentication of stock gRPC clients: by their certificate, or by a user and password in the
 metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).  Health checks and reflection need neither.
@@ -7,11 +7,13 @@ metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
+from dledger_wire.event_loop import loop_s
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
@@ -39,12 +41,13 @@ UNCOUNTED = Reading()
 
 @dataclass(frozen=True, slots=True)
 class GrpcCaller:
-    """One caller of one call.  Implements ``CallContext``."""
+    """One caller of one call, which waits until ``end_s`` by the clock of the event loop.  Implements ``CallContext``."""
 
     peer: str
     metadata: Mapping[str, str]
     principal: Principal
     reading: Reading = UNCOUNTED
+    end_s: float = math.inf
 
 
 class GrpcCallers:
@@ -79,14 +82,16 @@ class GrpcCallers:
         address, certificate, known, reading = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True, UNCOUNTED))
         metadata = _metadata(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
-            return _report(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
+            return _report(
+                known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading, _end_s(context)), self._admission is None
+            )
         try:
             principal = self._admission.admit(certificate, await self._authenticated(self._admission, address, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
         shown = {key: value for key, value in metadata.items() if key != AUTHORIZATION}
-        return _report(known, GrpcCaller(address, shown, principal, reading), True)
+        return _report(known, GrpcCaller(address, shown, principal, reading, _end_s(context)), True)
 
     def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""
@@ -105,6 +110,11 @@ class GrpcCallers:
 def _metadata(pairs: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
     """Metadata as gRPC gives it, with what had to go as bytes under its own name again."""
     return {key.removesuffix("-bin"): value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in pairs or ()}
+
+
+def _end_s(context: Any) -> float:
+    left_s = context.time_remaining()
+    return math.inf if left_s is None else loop_s() + left_s
 
 
 def _report(known: Known, caller: GrpcCaller, admitted: bool) -> GrpcCaller:

@@ -6,6 +6,7 @@ A broken stream raises UnreachableError in its server handler from ``read`` or `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -140,6 +141,8 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
         except DledgerError as refusal:
             await abort(context, refusal)
             return
+        with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):  # the caller has gone, which shows when it is read from
+            await context.send_initial_metadata(())  # some clients wait for it before they send anything
         stream = _ServerStream(context, caller.peer, caller.reading)
         # A task of its own, so that a broken connection reaches the handler at its next read, as the contract says.
         task = asyncio.ensure_future(handler(stream, caller))

@@ -25,7 +25,8 @@ class Counted:
         return self._arrival.source
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """It is there, behind TLS where there is any."""
+        """It is there, behind TLS where there is any; also for another protocol that takes it over."""
+        self._no_deadline()
         self._transport, self._arrival.drop = transport, transport.abort
         end_s = self._arrival.since_s + self._arrivals.limits.handshake_s
         self._deadline = asyncio.get_running_loop().call_at(end_s, self._too_late)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_PRODUCT = ("tests", "benchmarks", "scripts", "docs", "dledger_wire/_pb")
+NO_PRODUCT = ("tests", "benchmarks", "scripts", "docs", "dledger_wire/_pb", "broker/rocketmq_grpc/_pb")
 
 # Concern -> folders and files; of several that fit a file the longest counts.
 CONCERNS = {

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from broker.remoting.codes import Answer, Request
+from broker.rocketmq_grpc._pb import definition_pb2 as pb
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import issue, new_authority
 from tests.cluster.harness import send_garbage
 from tests.cluster.rocketmq import RocketmqCluster, ask
+from tests.cluster.rocketmq_grpc import GrpcClient
 
 
 @pytest.fixture
@@ -53,3 +55,12 @@ def test_clients_speak_tls_and_followers_pass_on_what_the_leader_has_to_answer(c
         assert (found.code, found.fields["offset"]) == (Answer.SUCCESS, "1")
     send_garbage(follower, b"\0\0\0\x10\0\0\0\x0c{}")  # a frame in the clear is no handshake
     assert ask(follower, Request.GET_ALL_TOPIC_LIST, {}, tls=tls).code == Answer.SUCCESS
+
+
+def test_grpc_clients_speak_tls_too(cluster: RocketmqCluster, folder: Path) -> None:
+    cluster.cli_ok("topic", "create", "secret", "--queues", "1")
+    for node_id in cluster.local.node_ids():
+        client = GrpcClient(cluster.remoting(node_id), tls=(folder / "ca.crt").read_bytes())
+        assert client.send("secret", b"body", f"0102030405060708090000000000000{node_id}").status.code == pb.OK
+        client.close()
+    assert cluster.consume("secret", 3) == [b"body"] * 3

@@ -1,6 +1,6 @@
-"""RocketMQ's own clients in Java and Go: taken from their registries once, and programs of this folder compiled against them.
+"""RocketMQ's own clients in Java, Go and Python: taken from their registries once, and programs of this folder run with them.
 
-Owns where the Java ones lie: in a folder of the user's cache, one for each version, beside what Maven keeps.  Go keeps its modules itself.
+Owns where those in Java and Python lie: in a folder of the user's cache, one for each version.  Go keeps its modules itself.
 """
 
 from __future__ import annotations
@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import needs
 
 VERSIONS = ("4.9.8", "5.5.0")
+PYTHON_VERSION = "5.1.2"
 GO_VERSION = "v2.1.3-0.20251226070945-2173d070fd1b"
 FETCH_S = 300.0
 COMPILE_S = 120.0
 PROGRAMS = Path(__file__).parent / "java"
 GO_PROGRAMS = Path(__file__).parent / "go"
+PYTHON_PROGRAMS = Path(__file__).parent / "python"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger-tests" / "rocketmq"
 _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>dledger.tests</groupId><artifactId>clients</artifactId><version>1</version>
@@ -82,3 +85,17 @@ def go_client(folder: Path) -> str:
         needs.lacking(f"RocketMQ's Go client cannot be had from Go's registry: {done.stderr.strip().splitlines()[-1:]}")
     subprocess.run([go, "build", "-o", "clients", "."], cwd=folder, capture_output=True, check=True, timeout=FETCH_S)
     return str(folder / "clients")
+
+
+def python_client() -> str:
+    """A Python that has the gRPC client.  The test is skipped where it cannot be had."""
+    folder = _CACHE / f"python-{PYTHON_VERSION}-{sys.version_info.major}.{sys.version_info.minor}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=FETCH_S)
+        command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", f"rocketmq-python-client=={PYTHON_VERSION}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_S)
+        if done.returncode:
+            needs.lacking(f"RocketMQ's Python client cannot be had from PyPI: {done.stderr.strip().splitlines()[-1:]}")
+        (folder / "complete").touch()
+    return str(python)

@@ -22,6 +22,7 @@ from broker.remoting.admin_groups import AdminGroups
 from broker.remoting.admin_names import AdminNames
 from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.callers import Callers
+from broker.remoting.checks import Checks
 from broker.remoting.clients import Clients
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Admit, Dispatcher
@@ -41,14 +42,21 @@ from broker.remoting.send import Senders
 from broker.remoting.send_back import SendBacks
 from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
+from broker.rocketmq_grpc.face import serve
+from broker.rocketmq_grpc.joined import FirstByte
 from broker.security.access import AccessControl
+from dledger_wire.rpc.grpc_callers import GrpcCallers
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tasks import BackgroundTasks
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.counted import Counted
+from dledger_wire.tcp.joined_grpc import JoinedGrpc
 from dledger_wire.tcp.listener import Listener
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 from store.state.security import SecurityState
+
+GRACE_S = 0.5  # for calls of gRPC clients that are under way when the node stops
+HTTP2_ALPN = "h2"  # gRPC clients insist on it; the others do not ask
 
 
 class RemotingNode:
@@ -115,10 +123,11 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
+    senders = Senders(node, leader, links, clients)
     anywhere = {
         **routes.handlers(),
         **AdminNames(node.settings.cluster).handlers(),
-        **Senders(node, leader, links, clients).handlers(),
+        **senders.handlers(),
         **Replies(node, clients, forwards, routes).handlers(),
         **Pulls(leader, clients, offsets).handlers(),
         **clients.handlers(),
@@ -139,17 +148,22 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     handlers = anywhere if admit is None else forwards.for_users(anywhere)
     dispatcher = Dispatcher({**handlers, **forwards.at_leader(led)}, admit)
     tasks = BackgroundTasks("remoting", node.fail)
-    for work in (clients, offsets, transactions, windows):
+    for work in (clients, offsets, Checks(leader, f"remoting@{node.settings.node.id}", transactions), windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
+    grpc = machine.network.grpc_behind(addresses[0], GrpcCallers()) if admit is None else None
+    if grpc is not None:
+        tasks.spawn(serve(grpc, node, leader, routes, senders).run(), "checks of gRPC clients")
 
     async def end() -> None:
         clients.close()
         await tasks.stop()
+        if grpc is not None:
+            await grpc.stop(GRACE_S)
         forwards.close()
         await links.close()
         await leader.close()
 
-    async with _listening(node.settings.cluster, machine, addresses, dispatcher, end):
+    async with _listening(node.settings.cluster, machine, addresses, dispatcher, end, grpc):
         yield
 
 
@@ -170,16 +184,23 @@ async def _listening(
     addresses: Sequence[str],
     dispatcher: Dispatcher,
     end: Callable[[], Awaitable[None]] = _nothing,
+    grpc: JoinedGrpc | None = None,
 ) -> AsyncIterator[None]:
     """Take connections at these addresses; after the last one came, ``end`` what serves them, so that none stays open."""
     security, arrivals = _open_to_clients(machine.network.security), Arrivals(machine.network.security.limits)
     received = ReceivedBytes(MemoryShares.of(cluster, machine.stats().memory_bytes).received // 4)
 
-    def made(arrival: Arrival) -> RemotingConnection:
-        return RemotingConnection(Counted(arrivals, arrival), dispatcher.serve, received)
+    def remoting(counted: Counted) -> RemotingConnection:
+        return RemotingConnection(counted, dispatcher.serve, received)
+
+    def made(arrival: Arrival) -> asyncio.Protocol:
+        counted = Counted(arrivals, arrival)
+        return remoting(counted) if grpc is None else FirstByte(counted, grpc, received, remoting)
 
     listeners = [Listener(address, security, arrivals, made) for address in addresses]
     try:
+        if grpc is not None:
+            await grpc.start()
         for listener in listeners:
             await listener.start()
         yield
@@ -195,4 +216,4 @@ def _open_to_clients(security: NetworkSecurity) -> NetworkSecurity:
     """As the node's other ports, without a certificate of the client; RocketMQ's clients choose TLS by their first byte."""
     if security.tls is None:
         return security
-    return replace(security, tls=security.tls.without_client_certificates(()))
+    return replace(security, tls=security.tls.without_client_certificates((HTTP2_ALPN,)))

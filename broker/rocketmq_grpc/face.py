@@ -1,0 +1,33 @@
+"""Everything that RocketMQ's gRPC clients are served with, over the same services as its other clients."""
+
+from __future__ import annotations
+
+from broker.node import BrokerNode
+from broker.remoting.checks import Checks
+from broker.remoting.leader import Leader
+from broker.remoting.routes import Routes
+from broker.remoting.send import Senders
+from broker.rocketmq_grpc._pb import service_pb2
+from broker.rocketmq_grpc.routes import GrpcRoutes
+from broker.rocketmq_grpc.sends import GrpcSends
+from broker.rocketmq_grpc.service import MessagingService
+from broker.rocketmq_grpc.sessions import Sessions
+from broker.rocketmq_grpc.transactions import GrpcTransactions
+from dledger_wire.rpc.transport import Server
+
+
+def serve(server: Server, node: BrokerNode, leader: Leader, routes: Routes, senders: Senders) -> Checks:
+    """Register it; what is returned is to be run while it is served."""
+    service, sessions = MessagingService(server), Sessions(node)
+    found, sends, transactions = GrpcRoutes(routes), GrpcSends(node, leader, senders, sessions), GrpcTransactions(node, leader, sessions)
+    pb = service_pb2
+    service.unary("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse, found.query_route)
+    service.unary("QueryAssignment", pb.QueryAssignmentRequest, pb.QueryAssignmentResponse, found.query_assignment)
+    service.unary("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, sends.send)
+    service.unary("RecallMessage", pb.RecallMessageRequest, pb.RecallMessageResponse, sends.recall)
+    service.unary("EndTransaction", pb.EndTransactionRequest, pb.EndTransactionResponse, transactions.end)
+    service.stream("Telemetry", pb.TelemetryCommand, sessions.telemetry)
+    service.unary("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse, sessions.heartbeat)
+    service.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, sessions.terminate)
+    service.refused("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse)
+    return Checks(leader, f"grpc@{node.settings.node.id}", transactions)

@@ -1,0 +1,96 @@
+"""apache.rocketmq.v2.MessagingService at a node: from calls to their handlers, and from errors to statuses.
+
+Owns the table of methods, and that each request is answered with a status: a failure of gRPC itself is one of the connection to clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from broker.remoting.leader import CALLER
+from broker.rocketmq_grpc._pb.definition_pb2 import Code, Status
+from broker.rocketmq_grpc.client import Client, client_of
+from broker.rocketmq_grpc.statuses import StatusError, status, status_of
+from dledger_wire.errors import DledgerError, UnreachableError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.local import LocalCaller
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+
+RequestT = TypeVar("RequestT", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+class MessagingService:
+    """Registers handlers at the gRPC server of a port."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def unary(
+        self,
+        name: str,
+        request: type[RequestT],
+        answer: Callable[..., Answer],
+        handler: Callable[[RequestT, Client], Awaitable[Answer]],
+    ) -> None:
+        """Answer calls with ``handler``."""
+
+        async def handled(data: bytes, caller: CallContext) -> Answer:
+            client = self._client(caller)
+            return await handler(methods.decode(request, data), client)
+
+        async def served(data: bytes, caller: CallContext) -> bytes:
+            outcome = await _outcome(name, handled(data, caller))
+            return methods.encode(answer(status=outcome) if isinstance(outcome, Status) else outcome)
+
+        self._server.add_unary(SERVICE + name, served)
+
+    def refused(self, name: str, request: type[RequestT], answer: Callable[..., Answer]) -> None:
+        """Answer calls by that there is nothing of the kind here."""
+
+        async def not_here(_request: RequestT, _client: Client) -> Answer:
+            raise StatusError(Code.NOT_IMPLEMENTED, f"{name} is not implemented")
+
+        self.unary(name, request, answer, not_here)
+
+    def stream(self, name: str, answer: Callable[..., Answer], handler: Callable[[ByteStream, Client], Awaitable[None]]) -> None:
+        """Run ``handler`` for every stream."""
+
+        async def handled(stream: ByteStream, caller: CallContext) -> None:
+            await handler(stream, self._client(caller))
+
+        async def served(stream: ByteStream, caller: CallContext) -> None:
+            outcome = await _outcome(name, handled(stream, caller))
+            if outcome is not None:
+                with contextlib.suppress(UnreachableError):  # it may have gone
+                    await stream.write(methods.encode(answer(status=outcome)))
+
+        self._server.add_stream(SERVICE + name, served)
+
+    def _client(self, caller: CallContext) -> Client:
+        client = client_of(caller)
+        CALLER.set(LocalCaller(caller.peer))
+        return client
+
+
+async def _outcome(name: str, work: Awaitable[T]) -> T | Status:
+    """What a handler returns, or the status that its failure becomes."""
+    try:
+        return await work
+    except StatusError as error:
+        return error.status
+    except DledgerError as error:
+        return status_of(error)
+    except Exception:
+        _logger.exception("%s of a gRPC client failed", name, extra={"event": "handler_failed"})
+        return status(Code.INTERNAL_SERVER_ERROR, "the request failed; the node's log says why")

@@ -1,0 +1,131 @@
+"""Telemetry, Heartbeat and NotifyClientTermination: RocketMQ's gRPC clients at this node, each with a stream while it is here.
+
+Owns the table of streams and the settings that clients get.  Nothing else asks for a stream: a client that comes from another node, or
+whose stream broke, is served as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from google.protobuf.duration_pb2 import Duration
+
+from broker.node import BrokerNode
+from broker.remoting.leader import CALLER
+from broker.rocketmq_grpc._pb.definition_pb2 import (
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Metric,
+    RetryPolicy,
+    Settings,
+)
+from broker.rocketmq_grpc._pb.service_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    TelemetryCommand,
+)
+from broker.rocketmq_grpc.client import Client, group_of, topic_of
+from broker.rocketmq_grpc.statuses import ok
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.local import LocalCaller
+from dledger_wire.rpc.transport import ByteStream
+
+MAX_TOPICS = 1_000  # that a client says it sends to
+MAX_SETTINGS_BYTES = 1 << 20
+SEND_ATTEMPTS = 3
+FIRST_PAUSE_MS, LAST_PAUSE_S, PAUSES_GROW = 10, 1, 2.0
+BATCH, LONG_POLL_S = 32, 20
+# How long a message is invisible after each attempt that failed, in seconds: RocketMQ's own.
+RETRY_S = (1, 5, 10, 30, *(60 * minutes for minutes in range(1, 11)), 1200, 1800, 3600, 7200)
+
+
+@dataclass(slots=True)
+class Session:
+    """A client with a stream."""
+
+    client_id: str
+    stream: ByteStream
+    caller: LocalCaller = field(default_factory=CALLER.get)
+    topics: set[str] = field(default_factory=set)  # that it sends to
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def write(self, command: TelemetryCommand) -> None:
+        async with self._turn:
+            await self.stream.write(methods.encode(command))
+
+
+class Sessions:
+    """Serves them for one node."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._sessions: dict[str, Session] = {}  # by client id
+
+    @property
+    def topics(self) -> set[str]:
+        """That clients here send transactions to, or may."""
+        return {topic for session in self._sessions.values() for topic in session.topics}
+
+    def producers_of(self, topic: str) -> list[Session]:
+        return [session for session in self._sessions.values() if topic in session.topics]
+
+    def produces(self, client: Client, topic: str) -> None:
+        """A client sends to a topic, whether its settings say so or not."""
+        session = self._sessions.get(client.client_id)
+        if session is not None and len(session.topics) < MAX_TOPICS:
+            session.topics.add(topic)
+
+    async def telemetry(self, stream: ByteStream, client: Client) -> None:
+        session = Session(client.client_id, stream)
+        self._sessions[client.client_id] = session
+        try:
+            while (data := await stream.read()) is not None:
+                if len(data) > MAX_SETTINGS_BYTES:
+                    raise InvalidArgumentError(f"a command of {len(data)} bytes; expected at most {MAX_SETTINGS_BYTES}")
+                command = methods.decode(TelemetryCommand, data)
+                if command.HasField("settings"):
+                    await session.write(TelemetryCommand(status=ok(), settings=self._settings(session, command.settings)))
+        finally:
+            if self._sessions.get(client.client_id) is session:
+                del self._sessions[client.client_id]
+
+    def _settings(self, session: Session, given: Settings) -> Settings:
+        """What the client is to do, beside what it said itself."""
+        kind = given.WhichOneof("pub_sub")
+        if kind is None:
+            raise InvalidArgumentError("settings of neither a producer nor a consumer")
+        answer = Settings()
+        answer.CopyFrom(given)
+        answer.metric.CopyFrom(Metric(on=False))
+        if kind == "publishing":
+            if len(given.publishing.topics) > MAX_TOPICS:
+                raise InvalidArgumentError(f"settings of more than {MAX_TOPICS} topics")
+            session.topics |= {topic_of(topic) for topic in given.publishing.topics}
+            answer.publishing.max_body_size = self._node.settings.cluster.store.maxMessageSize
+            answer.publishing.validate_message_type = False  # topics take messages of every type
+            answer.backoff_policy.CopyFrom(_exponential(SEND_ATTEMPTS))
+        else:
+            group = group_of(given.subscription.group)
+            answer.subscription.fifo = False  # messages of a group come one after the other, whatever the client does
+            answer.subscription.receive_batch_size = BATCH
+            answer.subscription.long_polling_timeout.CopyFrom(Duration(seconds=LONG_POLL_S))
+            attempts = self._node.store.subscription_groups.of(group).retryMaxTimes + 1
+            pauses = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in RETRY_S])
+            answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=attempts, customized_backoff=pauses))
+        return answer
+
+    async def heartbeat(self, _request: HeartbeatRequest, _client: Client) -> HeartbeatResponse:
+        return HeartbeatResponse(status=ok())
+
+    async def terminate(self, _request: NotifyClientTerminationRequest, client: Client) -> NotifyClientTerminationResponse:
+        self._sessions.pop(client.client_id, None)
+        return NotifyClientTerminationResponse(status=ok())
+
+
+def _exponential(attempts: int) -> RetryPolicy:
+    first, last = Duration(nanos=FIRST_PAUSE_MS * 1_000_000), Duration(seconds=LAST_PAUSE_S)
+    return RetryPolicy(max_attempts=attempts, exponential_backoff=ExponentialBackoff(initial=first, max=last, multiplier=PAUSES_GROW))
