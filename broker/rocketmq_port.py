@@ -25,7 +25,7 @@ from broker.remoting.callers import Callers
 from broker.remoting.checks import Checks
 from broker.remoting.clients import Clients
 from broker.remoting.connection import RemotingConnection
-from broker.remoting.dispatcher import Admit, Dispatcher
+from broker.remoting.dispatcher import Dispatcher
 from broker.remoting.forward import Forwards
 from broker.remoting.known_routes import RoutesOfNameServer, RoutesOfNode
 from broker.remoting.leader import Leader
@@ -44,6 +44,7 @@ from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
 from broker.rocketmq_grpc.face import serve
 from broker.rocketmq_grpc.joined import FirstByte
+from broker.rocketmq_grpc.users import GrpcUsers
 from broker.security.access import AccessControl
 from dledger_wire.rpc.grpc_callers import GrpcCallers
 from dledger_wire.security.network_security import NetworkSecurity
@@ -103,7 +104,8 @@ class RemotingNameServer:
             server, machine = self._server, self._machine
             cluster = server.settings.cluster
             handlers = {**Routes(RoutesOfNameServer(server)).handlers(), **AdminNames(cluster).handlers()}
-            dispatcher = Dispatcher(handlers, _admitting(machine, server.access, server.known_users))
+            callers = _callers(machine, server.access, server.known_users)
+            dispatcher = Dispatcher(handlers, callers.admit if callers is not None else None)
             await self._closing.enter_async_context(_listening(cluster, machine, self._addresses, dispatcher))
         except BaseException:
             await self._server.stop()
@@ -117,8 +119,8 @@ class RemotingNameServer:
 @contextlib.asynccontextmanager
 async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
     """Serve RocketMQ's clients at these addresses of an open node."""
-    admit = _admitting(machine, node.security.access, node.security.known_users)
-    leader, memory = Leader(node, machine.network, for_users=admit is not None), machine.stats().memory_bytes
+    callers = _callers(machine, node.security.access, node.security.known_users)
+    leader, memory = Leader(node, machine.network, for_users=callers is not None), machine.stats().memory_bytes
     links, clients, queries = ProduceLinks(leader), Clients(node, leader), Queries(leader)
     forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
@@ -145,20 +147,21 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         **AdminClients(node, leader, clients, queries).handlers(),
         **resets.handlers(),
     }
-    handlers = anywhere if admit is None else forwards.for_users(anywhere)
-    dispatcher = Dispatcher({**handlers, **forwards.at_leader(led)}, admit)
+    handlers, users = {**anywhere, **forwards.at_leader(led)}, None
+    if callers is not None:
+        users = GrpcUsers(node, leader, callers, forwards)
+        handlers |= {**forwards.for_users(anywhere), **users.handlers()}
+    dispatcher = Dispatcher(handlers, callers.admit if callers is not None else None)
     tasks = BackgroundTasks("remoting", node.fail)
     for work in (clients, offsets, Checks(leader, f"remoting@{node.settings.node.id}", transactions), windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
-    grpc = machine.network.grpc_behind(addresses[0], GrpcCallers()) if admit is None else None
-    if grpc is not None:
-        tasks.spawn(serve(grpc, node, leader, routes, senders).run(), "checks of gRPC clients")
+    grpc = machine.network.grpc_behind(addresses[0], GrpcCallers())
+    tasks.spawn(serve(grpc, node, leader, routes, senders, users).run(), "checks of gRPC clients")
 
     async def end() -> None:
         clients.close()
         await tasks.stop()
-        if grpc is not None:
-            await grpc.stop(GRACE_S)
+        await grpc.stop(GRACE_S)
         forwards.close()
         await links.close()
         await leader.close()
@@ -167,10 +170,10 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         yield
 
 
-def _admitting(machine: Machine, access: AccessControl, users: Callable[[], SecurityState | None]) -> Admit | None:
+def _callers(machine: Machine, access: AccessControl, users: Callable[[], SecurityState | None]) -> Callers | None:
     """What lets requests in, where the cluster has users."""
     admission = machine.security.admission
-    return Callers(admission, access, users).admit if admission is not None and machine.security.has_users else None
+    return Callers(admission, access, users) if admission is not None and machine.security.has_users else None
 
 
 async def _nothing() -> None:

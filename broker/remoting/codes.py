@@ -81,6 +81,7 @@ class Request(IntEnum):
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     SET_MESSAGE_REQUEST_MODE = 401
+    GRPC_CALL = 21_061  # of this cluster's nodes: a call of a gRPC client that was passed on to the leader
 
 
 class Answer(IntEnum):

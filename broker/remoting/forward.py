@@ -61,7 +61,7 @@ class Forwards:
                 if leader == self._node.settings.node.id:
                     request.body = body
                     return await handler(request, client)
-                peer = await self._connected(leader)
+                peer = await self.leader_port(leader)
                 return await peer.ask(request.code, dict(request.fields), bytes(body), left_s)
 
             is_retry = request.fields.get("topic", request.fields.get(COMPACT["topic"], "")).startswith(RETRY_PREFIX)
@@ -74,7 +74,8 @@ class Forwards:
         """Where requests are served for users: as they are signed, the leader checks them again.  Of handlers that run anywhere."""
         return {code: handler if code in _ANYWHERE else self._forwarded(handler) for code, handler in handlers.items()}
 
-    async def _connected(self, leader: str) -> RemotingConnection:
+    async def leader_port(self, leader: str) -> RemotingConnection:
+        """A connection to the port of the node that leads.  NotLeaderError while that is not known."""
         address = self._node.raft.address_of(NodeId(leader)) if leader else None
         remoting = remoting_address(self._node.settings.cluster, leader, address) if address else ""
         if not remoting:

@@ -13,19 +13,21 @@ from broker.rocketmq_grpc.sends import GrpcSends
 from broker.rocketmq_grpc.service import MessagingService
 from broker.rocketmq_grpc.sessions import Sessions
 from broker.rocketmq_grpc.transactions import GrpcTransactions
+from broker.rocketmq_grpc.users import GrpcUsers
 from dledger_wire.rpc.transport import Server
 
 
-def serve(server: Server, node: BrokerNode, leader: Leader, routes: Routes, senders: Senders) -> Checks:
-    """Register it; what is returned is to be run while it is served."""
-    service, sessions = MessagingService(server), Sessions(node)
-    found, sends, transactions = GrpcRoutes(routes), GrpcSends(node, leader, senders, sessions), GrpcTransactions(node, leader, sessions)
+def serve(server: Server, node: BrokerNode, leader: Leader, routes: Routes, senders: Senders, users: GrpcUsers | None) -> Checks:
+    """Register it; what is returned is to be run while it is served.  ``users``: of a cluster that has users."""
+    service, sessions = MessagingService(server, users), Sessions(node)
+    found = GrpcRoutes(routes, node.security.access, only_leaders=users is not None)
+    sends, transactions = GrpcSends(node, leader, senders, sessions), GrpcTransactions(node, leader, sessions)
     pb = service_pb2
     service.unary("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse, found.query_route)
     service.unary("QueryAssignment", pb.QueryAssignmentRequest, pb.QueryAssignmentResponse, found.query_assignment)
-    service.unary("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, sends.send)
-    service.unary("RecallMessage", pb.RecallMessageRequest, pb.RecallMessageResponse, sends.recall)
-    service.unary("EndTransaction", pb.EndTransactionRequest, pb.EndTransactionResponse, transactions.end)
+    service.unary("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, sends.send, led=True)
+    service.unary("RecallMessage", pb.RecallMessageRequest, pb.RecallMessageResponse, sends.recall, led=True)
+    service.unary("EndTransaction", pb.EndTransactionRequest, pb.EndTransactionResponse, transactions.end, led=True)
     service.stream("Telemetry", pb.TelemetryCommand, sessions.telemetry)
     service.unary("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse, sessions.heartbeat)
     service.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, sessions.terminate)

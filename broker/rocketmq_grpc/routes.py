@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 
+from broker.remoting.leader import CALLER
 from broker.remoting.routes import Routes, TopicRow
+from broker.rocketmq_grpc._pb import definition_pb2 as pb
 from broker.rocketmq_grpc._pb.definition_pb2 import (
     Address,
     AddressScheme,
@@ -20,7 +22,6 @@ from broker.rocketmq_grpc._pb.definition_pb2 import (
     MessageQueue,
     MessageType,
     Permission,
-    Resource,
 )
 from broker.rocketmq_grpc._pb.service_pb2 import (
     QueryAssignmentRequest,
@@ -30,8 +31,10 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
 )
 from broker.rocketmq_grpc.client import Client, group_of, topic_of
 from broker.rocketmq_grpc.statuses import StatusError, ok
+from broker.security.access import AccessControl
 from dledger_wire.errors import TopicNotFoundError
 from dledger_wire.status import Perm
+from store.commands.security import Action, Resource
 
 # Topics have no types here.  PRIORITY is not among them, because older clients cannot read it.
 TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
@@ -40,15 +43,18 @@ _PERMISSIONS = {Perm.READ: Permission.READ, Perm.WRITE: Permission.WRITE, Perm.R
 
 
 class GrpcRoutes:
-    """Serves them by what RocketMQ's other clients are answered from."""
+    """Serves them by what RocketMQ's other clients are answered from.
 
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
+    ``only_leaders``: where a cluster has users their transactions are asked for at the leader only, so that is the one address of a broker.
+    """
+
+    def __init__(self, routes: Routes, access: AccessControl, *, only_leaders: bool) -> None:
+        self._routes, self._access, self._only_leaders = routes, access, only_leaders
 
     async def query_route(self, request: QueryRouteRequest, _client: Client) -> QueryRouteResponse:
         answer = QueryRouteResponse(status=ok())
-        for row in await self._rows(request.topic):
-            broker = _broker(row.group, row.addresses)
+        for row in await self._rows(request.topic, Action.DESCRIBE):
+            broker = self._broker(row)
             for number, perm in _queues(row.read_queues, row.write_queues, row.perm):
                 queue = answer.message_queues.add(topic=request.topic, id=number, permission=_PERMISSIONS[perm], broker=broker)
                 queue.accept_message_types.extend(TYPES)
@@ -58,11 +64,11 @@ class GrpcRoutes:
 
     async def query_assignment(self, request: QueryAssignmentRequest, _client: Client) -> QueryAssignmentResponse:
         """Any number of consumers share a queue, so each is given one that stands for all queues of a replica group."""
-        group_of(request.group)
+        self._access.require(CALLER.get().principal, Action.READ, Resource.GROUP, group_of(request.group))
         answer = QueryAssignmentResponse(status=ok())
-        for row in await self._rows(request.topic):
+        for row in await self._rows(request.topic, Action.READ):
             if row.perm & Perm.READ and row.read_queues:
-                broker = _broker(row.group, row.addresses)
+                broker = self._broker(row)
                 queue = MessageQueue(topic=request.topic, id=ANY_QUEUE, permission=Permission.READ_WRITE, broker=broker)
                 queue.accept_message_types.extend(TYPES)
                 answer.assignments.append(Assignment(message_queue=queue))
@@ -70,8 +76,12 @@ class GrpcRoutes:
             raise StatusError(Code.FORBIDDEN, f"topic {request.topic.name} is not read")
         return answer
 
-    async def _rows(self, topic: Resource) -> Sequence[TopicRow]:
+    def _broker(self, row: TopicRow) -> Broker:
+        return Broker(name=row.group, id=0, endpoints=endpoints_of(row.addresses[:1] if self._only_leaders else row.addresses))
+
+    async def _rows(self, topic: pb.Resource, action: Action) -> Sequence[TopicRow]:
         name = topic_of(topic)
+        self._access.require_topic(CALLER.get().principal, action, name)
         try:
             return await self._routes.rows(name)
         except TopicNotFoundError:
@@ -84,10 +94,6 @@ def _queues(read_queues: int, write_queues: int, perm: int) -> Iterator[tuple[in
     reads, writes = read_queues if perm & Perm.READ else 0, write_queues if perm & Perm.WRITE else 0
     for number in range(max(reads, writes)):
         yield number, (Perm.READ if number < reads else Perm.NONE) | (Perm.WRITE if number < writes else Perm.NONE)
-
-
-def _broker(group: str, addresses: Sequence[str]) -> Broker:
-    return Broker(name=group, id=0, endpoints=endpoints_of(addresses))
 
 
 def endpoints_of(addresses: Sequence[str]) -> Endpoints:

@@ -16,6 +16,7 @@ from broker.remoting.leader import CALLER
 from broker.rocketmq_grpc._pb.definition_pb2 import Code, Status
 from broker.rocketmq_grpc.client import Client, client_of
 from broker.rocketmq_grpc.statuses import StatusError, status, status_of
+from broker.rocketmq_grpc.users import GrpcUsers
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.local import LocalCaller
@@ -31,10 +32,10 @@ _logger = logging.getLogger(__name__)
 
 
 class MessagingService:
-    """Registers handlers at the gRPC server of a port."""
+    """Registers handlers at the gRPC server of a port.  ``users``: of a cluster that has users."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, users: GrpcUsers | None = None) -> None:
+        self._server, self._users = server, users
 
     def unary(
         self,
@@ -42,18 +43,29 @@ class MessagingService:
         request: type[RequestT],
         answer: Callable[..., Answer],
         handler: Callable[[RequestT, Client], Awaitable[Answer]],
+        *,
+        led: bool = False,
     ) -> None:
-        """Answer calls with ``handler``."""
+        """Answer calls with ``handler``; ``led``: it calls services of the leader, which no other node may for a user."""
 
         async def handled(data: bytes, caller: CallContext) -> Answer:
-            client = self._client(caller)
+            client, _ = await self._client(caller)
             return await handler(methods.decode(request, data), client)
 
-        async def served(data: bytes, caller: CallContext) -> bytes:
+        async def here(data: bytes, caller: CallContext) -> bytes:
             outcome = await _outcome(name, handled(data, caller))
             return methods.encode(answer(status=outcome) if isinstance(outcome, Status) else outcome)
 
-        self._server.add_unary(SERVICE + name, served)
+        if self._users is None or not led:
+            self._server.add_unary(SERVICE + name, here)
+            return
+        at_leader = self._users.led(name, here)
+
+        async def passed_on(data: bytes, caller: CallContext) -> bytes:
+            outcome = await _outcome(name, at_leader(data, caller))
+            return methods.encode(answer(status=outcome)) if isinstance(outcome, Status) else outcome
+
+        self._server.add_unary(SERVICE + name, passed_on)
 
     def refused(self, name: str, request: type[RequestT], answer: Callable[..., Answer]) -> None:
         """Answer calls by that there is nothing of the kind here."""
@@ -67,7 +79,9 @@ class MessagingService:
         """Run ``handler`` for every stream."""
 
         async def handled(stream: ByteStream, caller: CallContext) -> None:
-            await handler(stream, self._client(caller))
+            client, secret = await self._client(caller)
+            async with self._users.ending(caller, secret) if self._users is not None else contextlib.nullcontext():
+                await handler(stream, client)
 
         async def served(stream: ByteStream, caller: CallContext) -> None:
             outcome = await _outcome(name, handled(stream, caller))
@@ -77,10 +91,13 @@ class MessagingService:
 
         self._server.add_stream(SERVICE + name, served)
 
-    def _client(self, caller: CallContext) -> Client:
+    async def _client(self, caller: CallContext) -> tuple[Client, str]:
+        """Who calls, and the secret that the call is signed with; services are called for that one from here on."""
         client = client_of(caller)
+        if self._users is not None:
+            return client, await self._users.admit(caller)
         CALLER.set(LocalCaller(caller.peer))
-        return client
+        return client, ""
 
 
 async def _outcome(name: str, work: Awaitable[T]) -> T | Status:
