@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dledger_client.sync.consumer import PullConsumer as PullConsumer
     from dledger_client.sync.logical_queue import LogicalQueueReader as LogicalQueueReader
     from dledger_client.sync.logical_queue import LogicalQueueWriter as LogicalQueueWriter
+    from dledger_client.sync.polled import Consumer as Consumer
     from dledger_client.sync.producer import Producer as Producer
     from dledger_client.sync.push import PushConsumer as PushConsumer
     from dledger_client.sync.transaction import Transaction as Transaction

@@ -10,6 +10,7 @@ from typing import Any
 
 CLIENTS = {
     "Admin": "admin",
+    "Consumer": "polled",
     "LogicalQueueReader": "logical_queue",
     "LogicalQueueWriter": "logical_queue",
     "Producer": "producer",

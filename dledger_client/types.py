@@ -18,6 +18,8 @@ from dledger_client.consumer.allocation import machine_room_nearby as machine_ro
 from dledger_client.consumer.listener import Action as Action
 from dledger_client.consumer.listener import ConsumeContext as ConsumeContext
 from dledger_client.consumer.listener import Listener as Listener
+from dledger_client.consumer.poll_settings import ConsumerSettings as ConsumerSettings
+from dledger_client.consumer.poll_settings import RebalanceCallback as RebalanceCallback
 from dledger_client.consumer.settings import PushSettings as PushSettings
 from dledger_client.fetch.options import FetchOptions as FetchOptions
 from dledger_client.fetch.options import PullSettings as PullSettings

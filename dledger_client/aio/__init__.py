@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from dledger_client.aio.consumer import PullConsumer as PullConsumer
     from dledger_client.aio.logical_queue import LogicalQueueReader as LogicalQueueReader
     from dledger_client.aio.logical_queue import LogicalQueueWriter as LogicalQueueWriter
+    from dledger_client.aio.polled import Consumer as Consumer
     from dledger_client.aio.producer import Producer as Producer
     from dledger_client.aio.push import PushConsumer as PushConsumer
     from dledger_client.aio.transaction import Transaction as Transaction

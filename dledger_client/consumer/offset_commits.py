@@ -1,4 +1,4 @@
-"""Commits of the offsets of a push consumer: regularly, and of queues that it gives up.
+"""Commits of the offsets of a consumer in a group: regularly, and of queues that it gives up.
 
 Owns that each replica group is asked by itself, so that one which does not answer holds up no other, and what is logged of one that fails.
 """
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OffsetCommits:
-    """Of one push consumer.  ``broadcast``: one file has all offsets, else the replica group of each queue."""
+    """Of one consumer.  ``broadcast``: one file has all offsets, else the replica group of each queue."""
 
     def __init__(self, group: str, store: OffsetStore, tasks: BackgroundTasks, *, broadcast: bool) -> None:
         self._group, self._store, self._tasks, self._broadcast = group, store, tasks, broadcast
@@ -45,12 +45,12 @@ class OffsetCommits:
         return found
 
     async def _commit_to(self, place: str, queues: Iterable[QueueConsumer]) -> None:
-        commits = {consumer.queue: (consumer, row) for consumer in queues if (row := consumer.uncommitted()) is not None}
-        if not commits:
+        queues = list(queues)
+        if all(consumer.uncommitted() is None for consumer in queues):
             return
         where = f"{self._group} in {place}" if place else self._group
         try:
-            refused = await self._store.commit([row for _, row in commits.values()])
+            await self._store_offsets(queues)
         except DledgerError as error:
             level = logging.DEBUG if place in self._failed else logging.WARNING
             _logger.log(level, "consumer group %s: cannot commit offsets yet: %s", where, error.message)
@@ -59,8 +59,21 @@ class OffsetCommits:
         if place in self._failed:
             self._failed.discard(place)
             _logger.info("consumer group %s: offsets are committed again", where)
+
+    async def commit_or_raise(self, queues: Iterable[QueueConsumer]) -> None:
+        """Commit for a caller, and raise what fails; of several failures the first."""
+        found = await asyncio.gather(*map(self._store_offsets, self._by_place(queues).values()), return_exceptions=True)
+        refusals = [error for each in found for error in (each if isinstance(each, list) else [each])]
+        if refusals:
+            raise refusals[0]
+
+    async def _store_offsets(self, queues: Iterable[QueueConsumer]) -> list[DledgerError]:
+        """Commit to one place, and end what is refused.  Raises when the place could not be reached."""
+        commits = {consumer.queue: (consumer, row) for consumer in queues if (row := consumer.uncommitted()) is not None}
+        refused = await self._store.commit([row for _, row in commits.values()]) if commits else {}
         for queue, (consumer, row) in commits.items():
             if queue in refused:
                 consumer.end(refused[queue])
             else:
                 consumer.committed = row.offset
+        return list(refused.values())

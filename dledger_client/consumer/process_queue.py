@@ -89,8 +89,8 @@ class ProcessQueue:
             self._changed.clear()
             await self._changed.wait()
 
-    def drop(self) -> None:
-        """Start no further job."""
+    def drop(self, *, is_lost: bool = False) -> None:
+        """Start no further job.  ``is_lost``: another member may have the queue already, or its positions are not valid any more."""
         self.dropped = True
 
     def resume(self) -> None:
@@ -133,8 +133,8 @@ class _ConcurrentJob:
 class ConcurrentProcessQueue(ProcessQueue):
     """Batches of one queue, in any order and many at once."""
 
-    def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int) -> None:
-        super().__init__(queue, consumer, consume_offset, 0)
+    def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int = 0) -> None:
+        super().__init__(queue, consumer, consume_offset, epoch)
         self._pending: deque[_ConcurrentJob] = deque()  # in the queue's order
 
     @property
@@ -305,8 +305,8 @@ class OrderlyProcessQueue(ProcessQueue):
         self._paused = None
         self.resume()
 
-    def drop(self) -> None:
-        super().drop()
+    def drop(self, *, is_lost: bool = False) -> None:
+        super().drop(is_lost=is_lost)
         if self._paused is not None:
             self._paused.cancel()
 

@@ -17,7 +17,7 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import OffsetCommit, OffsetStore
 from dledger_client.consumer.group_session import LockGrant
 from dledger_client.consumer.initial_offsets import CommittedOffset
-from dledger_client.consumer.process_queue import ConcurrentProcessQueue, ConsumerContext, OrderlyProcessQueue, ProcessQueue
+from dledger_client.consumer.process_queue import ConsumerContext, ProcessQueue
 from dledger_client.fetch.records import ReceivedMessage, RetriedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_wire._pb import broker_pb2
@@ -32,11 +32,15 @@ MAX_PAUSE_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
+OpenQueue = Callable[[MessageQueue, ConsumerContext, int, int], ProcessQueue]  # (queue, its consumer, first offset, epoch of its lock)
+
+
 class QueueOwner(ConsumerContext, Protocol):
     """What a queue consumer needs from the push consumer."""
 
     offset_store: OffsetStore
     group: str
+    open_queue: OpenQueue
 
     async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]: ...
     async def in_turn(self) -> None:
@@ -93,7 +97,7 @@ class QueueConsumer:
             self.end_reason = error
             _logger.info("%s: restarting: %s", self.queue, error.message)
         if self.process_queue is not None:
-            self.process_queue.drop()
+            self.process_queue.drop(is_lost=True)
         self._owner.queue_changed()
 
     async def stop(self, timeout_s: float | None) -> bool:
@@ -173,10 +177,7 @@ class QueueConsumer:
         self.generation, self.committed = committed.generation, committed.offset
         # A lock is one of the topic that its leader has, whatever routes say.
         self.topic_epoch = committed.topic_epoch or ("" if self.epoch else self.topic_epoch)
-        if self._owner.options.orderly:
-            self.process_queue = OrderlyProcessQueue(self.queue, self._owner, committed.offset, self.epoch)
-        else:
-            self.process_queue = ConcurrentProcessQueue(self.queue, self._owner, committed.offset)
+        self.process_queue = self._owner.open_queue(self.queue, self._owner, committed.offset, self.epoch)
         self._owner.queue_changed()
 
     async def _fetch_from(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""The core of a push consumer: assigns queues among the group's members, and consumes its own.
+"""The core of a consumer in a group: assigns queues among the group's members, and consumes its own.
 
 Owns the set of queues.  One task (``_rebalance``) runs whenever the members or a queue changed, and after each look-up of the routes.  A
 revoked queue is finished first: listeners done, offset committed, lock released.  Only then may another ``QueueConsumer`` of the same queue
@@ -23,8 +23,12 @@ from dledger_client.consumer.executors import ListenerExecutor
 from dledger_client.consumer.group_offsets import OffsetStore
 from dledger_client.consumer.group_session import GroupSession, LockGrant, MemberInfo
 from dledger_client.consumer.offset_commits import OffsetCommits
-from dledger_client.consumer.process_queue import Messages
-from dledger_client.consumer.queue_consumer import QueueConsumer, message_kind
+from dledger_client.consumer.process_queue import (
+    ConcurrentProcessQueue,
+    Messages,
+    OrderlyProcessQueue,
+)
+from dledger_client.consumer.queue_consumer import OpenQueue, QueueConsumer, message_kind
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.consumer.topic_routes import TopicRoutes
 from dledger_client.consumer.unlike_members import UnlikeMembers
@@ -57,7 +61,7 @@ class _Held:
 
 
 class Rebalancer:
-    """One push consumer.  Implements ``SessionListener`` and ``QueueOwner``; runs on one event loop."""
+    """One push or polled consumer.  Implements ``SessionListener`` and ``QueueOwner``; runs on one event loop."""
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Rebalancer:
         self._subscriptions = subscriptions
         self._unlike = UnlikeMembers(member)
         self._allocate = options.strategy()
+        self.open_queue: OpenQueue = OrderlyProcessQueue if options.orderly else ConcurrentProcessQueue
         self._locking = options.orderly and not options.broadcast
         self._sessions: dict[str, GroupSession] = {}
         self._routes = TopicRoutes(router, self.group, subscriptions, offset_store, self._session, self.queue_changed)
@@ -113,6 +118,10 @@ class Rebalancer:
 
     def _running(self) -> list[QueueConsumer]:
         return [each for each in self.queues.values() if each.end_reason is None and each.queue not in self._finishing]
+
+    async def commit_now(self) -> None:
+        """Commit what is consumed, also of queues that go, for a caller that waits for it; raises the first refusal."""
+        await self._commits.commit_or_raise([each for each in self.queues.values() if each.end_reason is None])
 
     async def wait_until_joined(self, limit_s: float) -> None:
         """Wait until a leader has accepted this member, for at most ``limit_s``.  BusyError when its client id is in use all that time."""

@@ -69,11 +69,6 @@ class PushConsumer(PushConsumerBase):
             )
         )
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and not shut down."""
-        return self._inner.is_running
-
     def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
         """Consume a topic. To be called before ``start``.
 
@@ -105,11 +100,6 @@ class PushConsumer(PushConsumerBase):
         """
         self._call(lambda: self._inner.set_listener(listener))
 
-    @property
-    def client_id(self) -> str:
-        """This consumer's name in the group; chosen by ``start`` unless given."""
-        return self._inner.client_id
-
     def start(self) -> None:
         """Join the group and begin to consume. Safe to repeat.
 
@@ -128,17 +118,6 @@ class PushConsumer(PushConsumerBase):
         """
         self._run(self._inner.start())
 
-    def assigned(self) -> list[MessageQueue]:
-        """The queues that this consumer consumes now.
-
-        Returns:
-            The queues, sorted.
-
-        Examples:
-            >>> names = [str(queue) for queue in consumer.assigned()]
-        """
-        return self._call(lambda: self._inner.assigned())
-
     def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.
 
@@ -151,3 +130,24 @@ class PushConsumer(PushConsumerBase):
         self._finish(self._inner.shutdown)
 
     close = shutdown
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not shut down."""
+        return self._inner.is_running
+
+    @property
+    def client_id(self) -> str:
+        """This consumer's name in the group; chosen by ``start`` unless given."""
+        return self._inner.client_id
+
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that this consumer consumes now.
+
+        Returns:
+            The queues, sorted.
+
+        Examples:
+            >>> names = [str(queue) for queue in consumer.assigned()]
+        """
+        return self._call(lambda: self._inner.assigned())

@@ -36,6 +36,7 @@ FILES = {
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),
         Face("LogicalQueueReader", "SyncClient[AsyncLogicalQueueReader]"),
     ),
+    "polled": (Face("Consumer", "ConsumerBase", "polled_base"),),
     "producer": (Face("Producer", "ProducerBase", "producer_base"),),
     "push": (Face("PushConsumer", "PushConsumerBase", "push_base"),),
     "transaction": (

@@ -1,4 +1,4 @@
-"""Push consumers as real processes: shares follow joins, leaves and kill -9 within a second; locks are taken over in less than two."""
+"""Push and polled consumers as real processes: shares follow joins, leaves and kill -9 within a second; locks within two."""
 
 from __future__ import annotations
 
@@ -183,3 +183,24 @@ def test_locks_are_taken_over_from_the_dead_and_survive_a_failover(cluster: Clus
             assert numbers == sorted(set(numbers))
     with contextlib.suppress(subprocess.TimeoutExpired):
         members.end("b")
+
+
+@pytest.mark.parametrize("members", ["polled"], indirect=True)
+def test_polled_members_lose_nothing_when_one_of_them_and_the_leader_are_killed(cluster: Cluster, members: Members) -> None:
+    with Sending(cluster) as sending:
+        for name in ("a", "b", "c"):
+            members.start(name)
+        wait_until(lambda: members.shares() == {"a": [0, 1], "b": [2], "c": [3]}, "the queues are shared")
+        members.wait_for_every_queue(now_ms())
+        members.end("b", kill=True)
+        members.wait_for_every_queue(now_ms())
+        cluster.kill(cluster.leader())
+        members.wait_for_every_queue(now_ms())
+        members.start("d")
+        wait_until(lambda: members.shares() == {"a": [0, 1], "c": [2], "d": [3]}, "the queues are shared")
+        members.end("a")
+        members.wait_for_every_queue(now_ms())
+    wait_until(lambda: {line.number for line in members.lines()} == set(range(sending.sent)), "every message is given")
+    for name in ("c", "d"):
+        members.end(name)
+    wait_until(lambda: sum(queue["lag"] for queue in members.described()["queues"] if queue["topic"] == "t") <= 2, "all is committed")

@@ -36,6 +36,7 @@ from dledger_wire.tcp.network import TcpNetwork
 NOWHERE, SECRET = "127.0.0.1:1", "n0t-to-be-shown"
 CLIENTS: dict[str, tuple[Any, ...]] = {
     "Admin": (),
+    "Consumer": ("billing",),
     "LogicalQueueReader": ("orders",),
     "LogicalQueueWriter": ("orders",),
     "Producer": (),
