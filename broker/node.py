@@ -41,6 +41,7 @@ from broker.delivery.timers import TimerService
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.group_offsets import GroupOffsetsService
 from broker.groups.group_settings import GroupSettingsService
+from broker.groups.pop import PopService
 from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
 from broker.leadership.leader_history import LeaderHistory
@@ -274,8 +275,8 @@ class BrokerNode:
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
         sessions, transactions = SessionService(context), TransactionService(context)
-        timers = TimerService(context)
-        background = (DelayLevelService(context), timers, PreferredLeader(context), StepDown(context))
+        timers, pop = TimerService(context), PopService(context)
+        background = (DelayLevelService(context), timers, pop, PreferredLeader(context), StepDown(context))
         for service in (*background, sessions, transactions):
             self.roles.register(service)
         names = self._names = self._name_service()
@@ -297,6 +298,7 @@ class BrokerNode:
             sessions,
             transactions,
             SendBackService(context),
+            pop,
             RecallService(context, timers.lock),
             DeadLetterService(context),
             QueryService(context),

@@ -9,7 +9,7 @@ pointers into it, producer sequences and group state, all made of committed entr
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -41,6 +41,7 @@ from store.queues.read import Chunk, Given
 from store.queues.waiters import QueueWaiters
 from store.settings import DiskLimit, StoreSettings
 from store.state.log_time import LogTime
+from store.state.sequences import QueueKey
 from store.state.store_state import StoreState
 from store.traffic import Traffic
 
@@ -402,3 +403,14 @@ class MessageStore:
             if timeout_s <= 0 or not await self._waiters.changed((topic, queue_id), timeout_s):
                 return False
             timeout_s -= (self._env.clock.monotonic_ms() - before_ms) / 1000
+
+    async def wait_for_changes(self, queues: Collection[QueueKey], timeout_s: float) -> None:
+        """Wait until one of the queues has new messages, or was woken."""
+        await self._waiters.any_changed(queues, timeout_s)
+
+    def wake(self, queues: Collection[QueueKey]) -> None:
+        """Let those that wait for these queues look again."""
+        self._waiters.wake(queues)
+
+    def wake_all(self) -> None:
+        self._waiters.wake_all()

@@ -6,7 +6,7 @@ Owns the futures.  The store reports which queues changed after each applied bat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from store.state.sequences import QueueKey
 
@@ -19,15 +19,21 @@ class QueueWaiters:
 
     async def changed(self, key: QueueKey, timeout_s: float) -> bool:
         """Wait for new messages of the queue, or for its end; False when the time was up."""
+        return await self.any_changed([key], timeout_s)
+
+    async def any_changed(self, keys: Collection[QueueKey], timeout_s: float) -> bool:
+        """The same for the first of some queues."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.setdefault(key, []).append(future)
+        for key in keys:
+            self.waiting.setdefault(key, []).append(future)
         try:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
             return False
         finally:
-            self._forget(key, future)
+            for key in keys:
+                self._forget(key, future)
         return True
 
     def _forget(self, key: QueueKey, future: asyncio.Future[None]) -> None:

@@ -61,6 +61,15 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
+class Heads:
+    """The first messages of their message groups: those that may be leased, all groups, and when the next of these firsts is free."""
+
+    free: Free
+    groups: set[int]
+    next_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Of the messages between floor and end that are not done: leased now, free, and both."""
 
@@ -116,16 +125,19 @@ class Pop:
         ready = sum(int(np.count_nonzero(block.due <= now_ms)) for _, block in self._blocks_of(queue) if block.earliest <= now_ms)
         return Counts(self.left(queue) - ready, ready)
 
-    def heads(self, queue: GroupQueue, now_ms: int) -> tuple[Free, set[int]]:
-        """Of the messages that are not done, the first of each message group where it is free; and the groups of all of them."""
+    def heads(self, queue: GroupQueue, now_ms: int) -> Heads:
+        """The first message of each message group, of those that are not done."""
         found = [(first + np.flatnonzero(block.due != DONE), block) for first, block in self._blocks_of(queue)]
         if not found:
-            return _picked(found), set()
+            return Heads(_picked(found), set(), None)
         groups = np.concatenate([_groups(block, offsets % BLOCK) for offsets, block in found])
         kept, firsts = np.unique(groups, return_index=True)
-        firsts_at = np.concatenate([offsets for offsets, _ in found])[firsts]
-        heads = [(offsets[np.isin(offsets, firsts_at) & (block.due[offsets % BLOCK] <= now_ms)], block) for offsets, block in found]
-        return _picked(heads), set(kept.tolist())
+        heads_at = np.concatenate([offsets for offsets, _ in found])[firsts]
+        due = np.concatenate([block.due[offsets % BLOCK] for offsets, block in found])[firsts]
+        free = heads_at[due <= now_ms]
+        later = due[due > now_ms]
+        heads = [(offsets[np.isin(offsets, free)], block) for offsets, block in found]
+        return Heads(_picked(heads), set(kept.tolist()), int(later.min()) if len(later) else None)
 
     def current(self, queue: GroupQueue, offsets: Offsets, leases: Offsets) -> npt.NDArray[np.bool_]:
         """Which of these receipts count now."""

@@ -13,7 +13,7 @@ from broker.api.produce_request import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, 
 from broker.api.queue_offsets import MAX_TOPICS_QUEUES, QUEUES_AT_ONCE, SEARCHES_AT_ONCE, QueueOffsetsService
 from broker.support.limits import MAX_ITEMS, in_slices
 from dledger_client.aio import Message
-from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2
+from dledger_wire._pb import broker_pb2, pop_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import envelope, methods
@@ -32,6 +32,10 @@ CALLS: dict[methods.UnaryMethod[Any, Any], Request] = {
     methods.INIT_PRODUCER: broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
     methods.DEAD_LETTERS: retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
     methods.SEND_BACK: retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
+    methods.RECEIVE: pop_pb2.ReceiveRequest(group="g", topic="t", max_messages=TOO_MANY, invisible_ms=1_000),
+    methods.ACKNOWLEDGE: pop_pb2.AcknowledgeRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
+    methods.CHANGE_INVISIBLE: pop_pb2.ChangeInvisibleRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
+    methods.MOVE_TO_DEAD_LETTERS: pop_pb2.MoveToDeadLettersRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
     methods.DESCRIBE_MEMBERS: sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
     methods.END_TRANSACTIONS: transaction_pb2.EndTransactionsRequest(
         producer_group="g", ends=[transaction_pb2.TransactionEnd()] * TOO_MANY

@@ -10,7 +10,7 @@ from google.protobuf.message import Message as Request
 
 from dledger.log.config import LogConfig
 from dledger_client.aio import Message
-from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, routes_pb2, sessions_pb2, transaction_pb2
+from dledger_wire._pb import broker_pb2, pop_pb2, query_pb2, retry_pb2, routes_pb2, sessions_pb2, transaction_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.methods import METHODS, StreamMethod
@@ -24,6 +24,8 @@ ITEMS = 10_000
 QUEUES = 8
 MESSAGES = 1_000
 FILTER = " OR ".join(f"number BETWEEN {term} AND {term}5" for term in range(MAX_TERMS))
+
+WAYS_TO_RECEIVE: list[dict[str, Any]] = [{"sql": FILTER}, {"tag_hashes": range(1024)}, {"fifo": True}, {}]
 
 
 def names(prefix: str) -> list[str]:
@@ -43,6 +45,9 @@ def largest() -> dict[str, list[bytes]]:
     join = sessions_pb2.SessionJoin(group=GROUP, client_id="c", session_id="s", known_members=names("m"), queues=places)
     join.subscriptions.extend(sessions_pb2.SessionSubscription(topic=name, expression="*") for name in names("t")[:1000])
     known = [routes_pb2.KnownRoute(name=name) for name in names("t")]
+    receive: dict[str, Any] = {"topic": TOPIC, "max_messages": 1024, "max_bytes": 256 << 20, "invisible_ms": 1_000}
+    receipts = [pop_pb2.Receipt(queue_id=number % QUEUES, offset=number // QUEUES, lease=1 << 40) for number in range(1024)]
+    of_messages: dict[str, Any] = {"group": GROUP, "topic": TOPIC, "receipts": receipts}
     requests: dict[str, list[Request]] = {
         methods.FETCH.path: [
             broker_pb2.FetchRequest(topic=TOPIC, max_bytes=256 << 20, sql=FILTER),
@@ -56,6 +61,12 @@ def largest() -> dict[str, list[bytes]]:
         methods.COMMIT_OFFSETS.path: [broker_pb2.CommitOffsetsRequest(group=GROUP, offsets=offsets)],
         methods.GROUP_OFFSETS.path: [broker_pb2.GroupOffsetsRequest(groups=names("g")), broker_pb2.GroupOffsetsRequest()],
         methods.SEND_BACK.path: [retry_pb2.SendBackRequest(group=GROUP, topic=TOPIC, offsets=range(4096))],
+        methods.RECEIVE.path: [
+            pop_pb2.ReceiveRequest(**receive, group=f"g{number}", **each) for number, each in enumerate(WAYS_TO_RECEIVE)
+        ],
+        methods.ACKNOWLEDGE.path: [pop_pb2.AcknowledgeRequest(**of_messages)],
+        methods.CHANGE_INVISIBLE.path: [pop_pb2.ChangeInvisibleRequest(**of_messages)],
+        methods.MOVE_TO_DEAD_LETTERS.path: [pop_pb2.MoveToDeadLettersRequest(**of_messages)],
         methods.DEAD_LETTERS.path: [retry_pb2.DeadLettersRequest(groups=names("g"))],
         methods.DESCRIBE_MEMBERS.path: [sessions_pb2.DescribeMembersRequest(groups=names("g"))],
         methods.END_TRANSACTIONS.path: [transaction_pb2.EndTransactionsRequest(producer_group=GROUP, ends=ends)],
@@ -83,6 +94,7 @@ LONGER = {
     methods.PRODUCE.path: (4_000_000, "10 000 batches, proposed 200 in a turn, go to the log together: all their entries in one turn"),
     methods.FETCH.path: (400_000, "a chunk of messages, up to 1 MiB, is looked up in one turn"),
     methods.QUEUE_OFFSETS.path: (400_000, "the bounds of 10 000 queues are read of one moment"),
+    methods.RECEIVE.path: (400_000, "the first filter of a process compiles the expressions of its grammar"),
     methods.COMMIT_OFFSETS.path: (300_000, "10 000 offsets are one command of the log"),
     methods.QUERY_MESSAGES.path: (400_000, "a key of 32 767 characters is hashed one by one; 1024 messages are written into one answer"),
     methods.JOIN_GROUP.path: (250_000, "the queues that a member consumes, up to 1 MiB of them, are read one by one"),

@@ -155,12 +155,12 @@ def test_messages_left_out_are_done_and_damaged_ones_wait() -> None:
 def test_only_the_first_of_a_message_group_is_a_head() -> None:
     state = State()
     found = state.lease([0, 2], end=5, waiting=((1, 2), (3, 5)), message_groups=(7, 7, 8, 7, 9))
-    heads, groups = state.pop.heads(QUEUE, state.now_ms)
-    assert (heads.offsets.tolist(), groups) == ([4], {7, 8, 9})
+    heads = state.pop.heads(QUEUE, state.now_ms)
+    assert (heads.free.offsets.tolist(), heads.groups, heads.next_ms) == ([4], {7, 8, 9}, 1_100)
     state.acknowledge((0, found.lease))
-    assert state.pop.heads(QUEUE, state.now_ms)[0].offsets.tolist() == [1, 4]
+    assert state.pop.heads(QUEUE, state.now_ms).free.offsets.tolist() == [1, 4]
     state.now_ms = 1_100
-    assert state.pop.heads(QUEUE, state.now_ms)[0].offsets.tolist() == [1, 2, 4]
+    assert state.pop.heads(QUEUE, state.now_ms).free.offsets.tolist() == [1, 2, 4]
 
 
 def test_a_commit_of_the_group_moves_the_floor() -> None:

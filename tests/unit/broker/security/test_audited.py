@@ -55,6 +55,10 @@ OF_MESSAGES: set[UnaryMethod[Any, Any]] = {
     methods.SEND_BACK,
     methods.END_TRANSACTIONS,
     methods.RECALL_MESSAGE,
+    methods.RECEIVE,
+    methods.ACKNOWLEDGE,
+    methods.CHANGE_INVISIBLE,
+    methods.MOVE_TO_DEAD_LETTERS,
 }  # what consumers and producers do all the time
 OF_THE_CLUSTER: set[UnaryMethod[Any, Any]] = {
     methods.REGISTER,
