@@ -18,7 +18,7 @@ TIMER_TOPIC = SYSTEM_PREFIX + "wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # where RocketMQ's clients write what became of messages: a topic like those of applications
 AUTO_CREATE_TOPIC = "TBW102"
 SYSTEM_TOPICS = frozenset(
     {
@@ -27,7 +27,6 @@ SYSTEM_TOPICS = frozenset(
         HALF_TOPIC,
         OP_HALF_TOPIC,
         CHECK_MAX_TIME_TOPIC,
-        TRACE_TOPIC,
         "OFFSET_MOVED_EVENT",
         "BenchmarkTest",
         "SELF_TEST_TOPIC",

@@ -19,7 +19,7 @@ from broker.remoting.leader import Leader
 from broker.support.limits import MAX_ITEMS, in_slices
 from dledger_wire._pb import admin_pb2, broker_pb2, sessions_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
-from dledger_wire.names import SYSTEM_TOPICS, is_system_topic
+from dledger_wire.names import SYSTEM_TOPICS, TRACE_TOPIC, is_system_topic
 from dledger_wire.rpc import methods
 
 MAX_QUEUES = 1 << 16
@@ -92,7 +92,7 @@ class AdminTopics:
 
     async def system_topics(self, _request: Command, _client: RemotingConnection) -> Command:
         stored = {topic.name for topic in self._node.store.topics if is_system_topic(topic.name)}
-        return await answer({"topicList": sorted(SYSTEM_TOPICS | stored)})
+        return await answer({"topicList": sorted({*SYSTEM_TOPICS, TRACE_TOPIC, *stored})})
 
     # Queues and groups
 

@@ -13,6 +13,7 @@ from broker.delivery import waiting_for_topic
 from dledger_client.aio import Message, TransactionState
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
+from dledger_wire.names import TRACE_TOPIC
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 from store.state.topics import Topic
@@ -88,6 +89,7 @@ def test_topics_are_made_for_producers_only_where_that_is_allowed() -> None:
             assert (await admin.describe_topic("new"))[0].write_queues == 3
             with pytest.raises(InvalidArgumentError, match="belongs to the system"):
                 await producer.send(Message("rmq_sys_mine", b"x"))
+            await producer.send(Message(TRACE_TOPIC, b"as RocketMQ's clients do"))
         async with rig.producer(createTopicKey="") as careful:
             with pytest.raises(TopicNotFoundError):
                 await careful.send(Message("newer", b"x"))
