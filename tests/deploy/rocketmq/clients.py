@@ -14,23 +14,26 @@ from pathlib import Path
 
 from tests import needs
 
-VERSIONS = ("4.9.8", "5.5.0")
+VERSIONS = ("4.9.8", "5.3.3", "5.5.0")
+SPRING = "2.3.5"
 PYTHON_VERSION = "5.1.2"
 GO_VERSION = "v2.1.3-0.20251226070945-2173d070fd1b"
 FETCH_S = 300.0
 COMPILE_S = 120.0
 PROGRAMS = Path(__file__).parent / "java"
+SPRING_PROGRAMS = Path(__file__).parent / "spring"
 GO_PROGRAMS = Path(__file__).parent / "go"
 PYTHON_PROGRAMS = Path(__file__).parent / "python"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger-tests" / "rocketmq"
 _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>dledger.tests</groupId><artifactId>clients</artifactId><version>1</version>
   <dependencies>
-    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-tools</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
+    {more}
   </dependencies>
 </project>
 """
+_NO_LOGS = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>"
 _MODULE = """module dledger.test/clients
 
 go 1.23
@@ -54,24 +57,33 @@ class JavaClient:
 
 def java_client(version: str, folder: Path) -> JavaClient:
     """The client of that version, its programs compiled in ``folder``.  The test is skipped where it cannot be had."""
+    return _compiled(version, "rocketmq-tools", _NO_LOGS, PROGRAMS, folder)
+
+
+def spring_client(folder: Path) -> JavaClient:
+    """rocketmq-spring, its program compiled in ``folder``.  The test is skipped where it cannot be had."""
+    return _compiled(SPRING, "rocketmq-spring-boot-starter", "", SPRING_PROGRAMS, folder)
+
+
+def _compiled(version: str, artifact: str, more: str, programs: Path, folder: Path) -> JavaClient:
     needs.java()
     jars, classes = _CACHE / version, folder / version
     if not any(jars.glob("rocketmq-client-*.jar")):
-        _fetch(version, jars)
+        _fetch(_PROJECT.format(artifact=artifact, version=version, more=more), f"{artifact} {version}", jars)
     classes.mkdir(parents=True)
-    sources = [str(source) for source in sorted(PROGRAMS.glob("*.java"))]
+    sources = [str(source) for source in sorted(programs.glob("*.java"))]
     command = [needs.program("javac"), "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *sources]
     subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_S)
     return JavaClient(version, jars, classes)
 
 
-def _fetch(version: str, jars: Path) -> None:
+def _fetch(project: str, what: str, jars: Path) -> None:
     jars.mkdir(parents=True, exist_ok=True)
-    (jars / "pom.xml").write_text(_PROJECT.format(version=version))
+    (jars / "pom.xml").write_text(project)
     command = [needs.program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
     done = subprocess.run(command, cwd=jars, capture_output=True, text=True, check=False, timeout=FETCH_S)
     if done.returncode:
-        needs.lacking(f"rocketmq-client {version} cannot be had from Maven's registry: {done.stdout.strip().splitlines()[:1]}")
+        needs.lacking(f"{what} cannot be had from Maven's registry: {done.stdout.strip().splitlines()[:1]}")
 
 
 def go_client(folder: Path) -> str:

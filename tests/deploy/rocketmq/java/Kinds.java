@@ -47,6 +47,7 @@ public class Kinds {
         lookups();
         filters();
         litePull();
+        traces();
         producer.shutdown();
         System.exit(0);
     }
@@ -172,14 +173,16 @@ public class Kinds {
         SendResult result = producer.send(message);
         MessageExt found = producer.viewMessage(topic, result.getOffsetMsgId());
         check("by id", found != null && body(found).equals("looked up"), found);
-        await(() -> {
-            try {
-                return producer.queryMessage(topic, "the-key", 10, 0, System.currentTimeMillis() + 1000).getMessageList().size() == 1;
-            } catch (Exception error) {
-                return false;
-            }
-        });
-        check("by key", true, "");
+        check("by key", await(() -> hasOne(topic, "the-key")), "");
+    }
+
+    private static void traces() throws Exception {
+        DefaultMQProducer traced = new DefaultMQProducer("kinds-traced", true, null);
+        traced.setNamesrvAddr(nameServer);
+        traced.start();
+        String id = traced.send(new Message(topic, "traced", "traced".getBytes(StandardCharsets.UTF_8))).getMsgId();
+        check("traces", await(() -> hasOne("RMQ_SYS_TRACE_TOPIC", id)), id);
+        traced.shutdown();
     }
 
     private static void filters() throws Exception {
@@ -234,10 +237,23 @@ public class Kinds {
         return new String(message.getBody(), StandardCharsets.UTF_8);
     }
 
-    private static void await(java.util.function.BooleanSupplier done) throws Exception {
+    /** Whether it is done in time. */
+    private static boolean await(java.util.function.BooleanSupplier done) throws Exception {
         long end = System.currentTimeMillis() + 60_000;
-        while (!done.getAsBoolean() && System.currentTimeMillis() < end) {
+        while (!done.getAsBoolean()) {
+            if (System.currentTimeMillis() > end) {
+                return false;
+            }
             Thread.sleep(50);
+        }
+        return true;
+    }
+
+    private static boolean hasOne(String inTopic, String key) {
+        try {
+            return producer.queryMessage(inTopic, key, 10, 0, System.currentTimeMillis() + 1000).getMessageList().size() == 1;
+        } catch (Exception error) {
+            return false;
         }
     }
 
