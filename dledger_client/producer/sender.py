@@ -58,6 +58,7 @@ REGISTER_SILENCE_S = 0.3
 GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that were never sent go to another replica group
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
+QUICK_MS = 20  # answers that take no longer leave little in doubt: no look at what waits before each request
 LATE_S, READ_FIRST_S = 0.02, 0.001
 NOTHING_STORED = "nothing was stored"
 _WAITS = {  # what a leader says that it waits for, in words
@@ -102,7 +103,7 @@ class Sender:
         self._in_flight_bytes, self._window_bytes = 0, FIRST_WINDOW_BYTES
         self._held_until_ms = 0  # a quota is exceeded: nothing before, and then one request; 0: it is not
         self._throttled_until_ms = 0
-        self._answer_ms = 0  # what has less time left is not sent: while answers are slow it would end in doubt
+        self._answer_ms = 0  # how long answers take: the longest one, which counts less with each that follows
         self._last_error: DledgerError | None = None
         self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
@@ -292,14 +293,15 @@ class Sender:
         """The next produce request: one batch of each queue that has one ready."""
         if self._in_flight_bytes >= self._window_bytes or len(self._requests) >= WINDOW_REQUESTS:
             return None
-        if self._answer_ms:
-            self._sweep()
         now_ms = self._clock.monotonic_ms()
         if self._held_until_ms and (self._requests or now_ms < self._held_until_ms):
             return None  # it would wait unread, and be in doubt when its time is over
         batches: list[ProducerBatch] = []
         size = 0
+        expected_ms = self._expected_ms(now_ms)
         for queue in list(self._active):
+            if expected_ms > QUICK_MS:
+                self._expire(queue, now_ms + expected_ms)  # it would be under way when its time is over, which leaves it in doubt
             batch = self._next_batch(queue, now_ms)
             if batch is None:
                 continue
@@ -325,6 +327,11 @@ class Sender:
             payload += batch.parts or ()
         timeout_ms = max(1, min([batch.deadline_ms for batch in batches]) - now_ms)
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id, timeout_ms=timeout_ms), payload)
+
+    def _expected_ms(self, now_ms: int) -> int:
+        """How long an answer takes now: as long as lately, or longer when the oldest request in flight already waits longer."""
+        oldest_ms = next(iter(self._requests.values()))[1] if self._requests else now_ms
+        return min(max(self._answer_ms, now_ms - oldest_ms), self._options.send_timeout_ms // 2)
 
     def _next_batch(self, queue: InFlightQueue, now_ms: int) -> ProducerBatch | None:
         if queue.sent:  # else nothing of it can have to be sent again, or be numbered again
@@ -362,9 +369,9 @@ class Sender:
             raise garbage(stream.address, "a produce response to no request")
         took_ms = stream.last_seen_ms - sent_ms
         self._latency.responded(self.replica_group, took_ms)
+        self._answer_ms = max(took_ms, self._answer_ms * 7 // 8)
         # What is in flight when its time is over is in doubt; what waits here is not.
         is_slow = took_ms * SLOW_SHARE > self._options.send_timeout_ms
-        self._answer_ms = self._options.send_timeout_ms // SLOW_SHARE if is_slow else 0
         self._window_bytes = (
             max(REQUEST_BYTES, self._window_bytes // 2) if is_slow else min(WINDOW_BYTES, self._window_bytes + REQUEST_BYTES)
         )
@@ -449,8 +456,13 @@ class Sender:
                     when = f"after {batch.attempts} attempts" if out_of_attempts else "in time"
                     text = f"{topic}: not acknowledged {when}; it may be stored ({self._reason()})"
                     batch.time_out(self._caused(DeadlineExceededError(text, send_status=self._send_status())))
-            for batch in self._accumulator.expire(queue.batcher, now_ms + self._answer_ms):
-                batch.fail(self._caused(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})")))
+            self._expire(queue, now_ms)
+
+    def _expire(self, queue: InFlightQueue, until_ms: int) -> None:
+        """Fail what has not been sent, and is to be acknowledged by ``until_ms``."""
+        for batch in self._accumulator.expire(queue.batcher, until_ms):
+            text = f"{queue.batcher.topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})"
+            batch.fail(self._caused(NotSentError(text)))
 
     def _recall_late(self, now_ms: int) -> None:
         """The newest request is late and has not left whole: its stream is given up, so no leader ever gets it, and it is not in doubt."""
