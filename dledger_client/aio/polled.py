@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from dledger_client.aio.group_member import GroupMember
+from dledger_client.aio.polled_positions import PolledPositions
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.consumer.executors import ListenerExecutor
 from dledger_client.consumer.poll_settings import ConsumerSettings, RebalanceCallback, Topics, check_names, check_topics, poll_options
@@ -25,7 +26,7 @@ IN_HAND = 500  # messages that an iteration takes in hand at a time
 Call = Callable[[], Any]
 
 
-class Consumer(GroupMember):
+class Consumer(PolledPositions, GroupMember):
     """Reads the messages of its consumer group's share of queues: by ``poll``, or one after the other in a loop.
 
     The group shares the queues; each queue has one member at a time, and its messages come in order. A member that lost a queue is given

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from dledger_client.consumer.executors import Job
 from dledger_client.consumer.listener import RunningCalls
 from dledger_client.consumer.process_queue import ConsumerContext, Messages, ProcessQueue
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_wire.errors import StaleLockError
+from dledger_wire.errors import InvalidArgumentError, StaleLockError
 
 ASSIGNED, REVOKED, LOST = "assigned", "revoked", "lost"
 
@@ -56,7 +56,7 @@ class PolledQueue(ProcessQueue):
 
     def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int, polling: Polling) -> None:
         super().__init__(queue, consumer, consume_offset, epoch)
-        self.is_announced = self.is_lost = self.is_released = False
+        self.is_announced = self.is_lost = self.is_released = self.is_paused = False
         self.part: _Part | None = None
         self.taken_to = consume_offset  # all in front of it was taken in hand, or filtered out
         self._pieces: deque[_Piece] = deque()
@@ -121,7 +121,7 @@ class PolledQueue(ProcessQueue):
 
     def take(self, limit: int) -> _Part | None:
         """Up to so many messages for the caller; None when there are none."""
-        if not self._pieces or not self.is_announced or not self.may_give():
+        if not self._pieces or not self.is_announced or self.is_paused or not self.may_give():
             return None
         messages: Messages = []
         message_bytes = self._pieces[0].message_bytes
@@ -144,15 +144,33 @@ class PolledQueue(ProcessQueue):
         return self.part
 
     def take_back(self) -> None:
-        """The caller's part ends: messages that were not given wait again, in front of the others."""
-        part, self.part = self.part, None
+        """The caller's part ends."""
+        self.take_back_rest()
+        self.part = None
+
+    def take_back_rest(self) -> None:
+        """Messages in hand that were not given wait again, in front of the others."""
+        part = self.part
         if part is None or part.given == len(part.messages):
             return
         rest = part.messages[part.given :]
+        del part.messages[part.given :]
         if not self.dropped:
             self._pieces.appendleft(_Piece(rest, self.taken_to, part.message_bytes))
             self._count_in(rest, round(part.message_bytes * len(rest)))
         self.taken_to = rest[0].queue_offset
+
+    def seek(self, offset: int) -> None:
+        """Give the messages from there on next.  With auto-commit, those in front of it count as consumed when the caller is back."""
+        self.take_back_rest()
+        part = self.part or self._polling.empty_part(self)
+        self._consume_offset = self.consume_offset
+        part.messages.clear()
+        part.given = part.done = 0
+        self._pieces.clear()
+        self.count = self.size_bytes = 0
+        self.taken_to = offset
+        self._changed.set()
 
     # Any thread
 
@@ -272,6 +290,12 @@ class Polling:
                 break
         return bool(self._parts)
 
+    def empty_part(self, queue: PolledQueue) -> _Part:
+        """In hand, of a queue whose position the caller has moved."""
+        part = queue.part = _Part(queue, [], 0.0)
+        self._parts.append(part)
+        return part
+
     def give(self) -> Messages:
         """In the caller's thread: all that is in hand."""
         messages: Messages = []
@@ -301,6 +325,20 @@ class Polling:
             return None
         self._begin_call(part)
         return part.messages[part.given - 1]
+
+    def pause(self, queues: Iterable[PolledQueue], *, is_paused: bool) -> None:
+        """Give no message of these queues, or give them again."""
+        for queue in queues:
+            queue.is_paused = is_paused
+            queue.take_back_rest()
+        self.changed.set()
+
+    def of(self, queue: MessageQueue) -> PolledQueue:
+        """InvalidArgumentError when this consumer does not have the queue now."""
+        found = self.queues.get(queue)
+        if found is None:
+            raise InvalidArgumentError(f"{queue!r}: not assigned to this consumer; expected one of assigned()")
+        return found
 
     def settle_given(self) -> None:
         """The caller has consumed all that it was given."""

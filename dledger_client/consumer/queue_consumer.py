@@ -74,16 +74,25 @@ class QueueConsumer:
         self._subscription, self._owner, self._locked = subscription, owner, locked
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"consume {self.queue.topic}/{self.queue.queue_id}")
+    def start(self, offset: int | None = None) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(offset), name=f"consume {self.queue.topic}/{self.queue.queue_id}")
+
+    def fetch_from(self, offset: int) -> None:
+        """Fetch from there on; what was fetched before is the process queue's to forget."""
+        if self._task is not None:
+            self._task.cancel()
+        self.start(offset)
 
     # Life cycle
 
-    async def _run(self) -> None:
+    async def _run(self, offset: int | None = None) -> None:
+        """``offset``: where to read on, in a queue that is consumed already."""
         try:
-            committed = await self._acquire() or await self._find_offset()
-            self._create_process_queue(committed)
-            await self._fetch_from(committed.offset)
+            if offset is None:
+                committed = await self._acquire() or await self._find_offset()
+                self._create_process_queue(committed)
+                offset = committed.offset
+            await self._fetch_from(offset)
         except DledgerError as error:
             self.end(error)
         except Exception as bug:

@@ -123,6 +123,10 @@ class Rebalancer:
         """Commit what is consumed, also of queues that go, for a caller that waits for it; raises the first refusal."""
         await self._commits.commit_or_raise([each for each in self.queues.values() if each.end_reason is None])
 
+    def fetch_from(self, queue: MessageQueue, offset: int) -> None:
+        """Read on from there in a queue that is consumed here."""
+        self.queues[queue].fetch_from(offset)
+
     async def wait_until_joined(self, limit_s: float) -> None:
         """Wait until a leader has accepted this member, for at most ``limit_s``.  BusyError when its client id is in use all that time."""
         with contextlib.suppress(TimeoutError):

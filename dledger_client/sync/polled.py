@@ -180,6 +180,142 @@ class Consumer(ConsumerBase):
         """
         self._sync_close()
 
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the message that comes next.
+
+        Args:
+            queue: A queue of ``assigned()``.
+
+        Returns:
+            The offset.
+
+        Raises:
+            InvalidArgumentError: The queue is not assigned to this consumer.
+
+        Examples:
+            >>> positions = {queue: consumer.position(queue) for queue in consumer.assigned()}
+        """
+        return self._call(lambda: self._inner.position(queue))
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """How many messages are in each assigned queue behind the position.
+
+        Returns:
+            Messages that this consumer has not returned yet, by queue.
+
+        Raises:
+            UnreachableError: A replica group did not respond within ``timeout_ms``.
+
+        Examples:
+            >>> total = sum((consumer.lag()).values())
+        """
+        return self._run(self._inner.lag())
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Read on from another offset. To be called between two polls, in the loop, or in ``on_assigned``.
+
+        With auto-commit, messages that a seek passes over count as consumed. A seek back gives messages again; the committed offset of
+        the group stays where it is until it is passed (``Admin.reset_offsets`` moves a group back).
+
+        Args:
+            queue: A queue of ``assigned()``.
+            offset: The offset of the message that comes next.
+
+        Raises:
+            InvalidArgumentError: The queue is not assigned to this consumer.
+            OffsetOutOfRangeError: The queue does not hold the offset; ``min_offset`` and ``max_offset`` say what it holds.
+            UnreachableError: The replica group did not respond within ``timeout_ms``.
+
+        Examples:
+            >>> consumer.seek(consumer.assigned()[0], 1_000)
+        """
+        self._run(self._inner.seek(queue, offset))
+
+    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Read on from the first message that was stored at or after a time; from the end where there is none.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970.
+            queues: Queues of ``assigned()``; none: all of them.
+
+        Raises:
+            InvalidArgumentError: A queue is not assigned to this consumer, or the time is no time.
+            UnreachableError: A replica group did not respond within ``timeout_ms``.
+
+        Examples:
+            >>> consumer.seek_to_time(1_760_000_000_000)
+        """
+        self._run(self._inner.seek_to_time(timestamp_ms, *queues))
+
+    def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Read on from the oldest message that there is.
+
+        Args:
+            queues: Queues of ``assigned()``; none: all of them.
+
+        Raises:
+            InvalidArgumentError: A queue is not assigned to this consumer.
+            UnreachableError: A replica group did not respond within ``timeout_ms``.
+
+        Examples:
+            >>> consumer.seek_to_beginning()
+        """
+        self._run(self._inner.seek_to_beginning(*queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Read on behind the newest message.
+
+        Args:
+            queues: Queues of ``assigned()``; none: all of them.
+
+        Raises:
+            InvalidArgumentError: A queue is not assigned to this consumer.
+            UnreachableError: A replica group did not respond within ``timeout_ms``.
+
+        Examples:
+            >>> consumer.seek_to_end()
+        """
+        self._run(self._inner.seek_to_end(*queues))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Return no message of these queues, which stay assigned. A queue that goes and comes back is not paused any more.
+
+        Args:
+            queues: Queues of ``assigned()``; none: all of them.
+
+        Raises:
+            InvalidArgumentError: A queue is not assigned to this consumer.
+
+        Examples:
+            >>> consumer.pause(*consumer.assigned())
+        """
+        self._call(lambda: self._inner.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Return messages of paused queues again.
+
+        Args:
+            queues: Queues of ``assigned()``; none: all of them.
+
+        Raises:
+            InvalidArgumentError: A queue is not assigned to this consumer.
+
+        Examples:
+            >>> consumer.resume()
+        """
+        self._call(lambda: self._inner.resume(*queues))
+
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused.
+
+        Returns:
+            The queues, sorted.
+
+        Examples:
+            >>> print(consumer.paused())
+        """
+        return self._call(lambda: self._inner.paused())
+
     @property
     def is_running(self) -> bool:
         """Whether it was started and not shut down."""
