@@ -33,6 +33,7 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- OffsetOutOfRangeError                                 carries ``min_offset`` and ``max_offset``
      |- OffsetsResetError                                     the group's offsets were reset since the consumer read them
      |- StaleLockError                                        another consumer holds the queue's lock
+     |- StaleReceiptError                                     a leased message was delivered again since, or is done
      |- OutOfOrderSequenceError, ProducerFencedError          another producer uses the same ``producer_id``
      |- ProducerForgottenError                                what a ``producer_id`` has stored is not known any more
      |- CorruptBatchError, CorruptFrameError, CorruptEntryError
