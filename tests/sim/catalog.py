@@ -29,6 +29,7 @@ WHAT = {
     "transacting": "transactional producers are killed between any two steps; leaders are killed, cut off, paused",
     "transacting-clocks": "as transacting, and clocks jump by years",
     "pressure": "producers send more than tiny limits, slow disks and quotas let through, while nodes die and pause",
+    "leasing": "many consumers lease and acknowledge messages one by one, in order or not, while nodes die, are cut off, pause",
     "owners": "orderly consumers are killed, paused, cut off, stopped, while nodes die",
     "sharers": "concurrent consumers are killed, paused, cut off, stopped, while nodes die",
     "groups": "two replica groups, three name servers: all of them and clients die, are cut off, wiped; old registrations come late",

@@ -21,6 +21,7 @@ SEEDS = {
     "transacting": 16,
     "transacting-clocks": 8,
     "pressure": 12,
+    "leasing": 4,
     "owners": 4,
     "sharers": 4,
     "groups": 4,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.sim import messaging, owners, pressure, remaking, transacting
+from tests.sim import leasing, messaging, owners, pressure, remaking, transacting
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import START_S
 from tests.sim.result import RunResult
@@ -48,6 +48,11 @@ def _pressure(seed: int, readable: bool, sink: Sink) -> RunResult:
     return result_of(world.rig.cluster, acknowledged, acknowledged, world.faults)
 
 
+def _leasing(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = leasing.run(seed, readable=readable, sink=sink)
+    return result_of(world.rig.cluster, len(world.sent), sum(len(group.given) for group in world.pops), world.faults)
+
+
 def _owners(seed: int, readable: bool, sink: Sink) -> RunResult:
     return _consuming(owners.run(seed, readable=readable, sink=sink))
 
@@ -82,6 +87,7 @@ WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "transacting": _transacting,
     "transacting-clocks": _transacting_clocks,
     "pressure": _pressure,
+    "leasing": _leasing,
     "owners": _owners,
     "sharers": _sharers,
     **{name: _spread(name) for name in spread_runs.VARIANTS},
