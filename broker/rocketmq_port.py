@@ -156,7 +156,8 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     for work in (clients, offsets, Checks(leader, f"remoting@{node.settings.node.id}", transactions), windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
     grpc = machine.network.grpc_behind(addresses[0], GrpcCallers())
-    tasks.spawn(serve(grpc, node, leader, routes, senders, users).run(), "checks of gRPC clients")
+    for face in serve(grpc, node, leader, routes, senders, users):
+        tasks.spawn(face.run(), f"{type(face).__name__.lower()} of gRPC clients")
 
     async def end() -> None:
         clients.close()

@@ -15,11 +15,13 @@ from broker.rocketmq_grpc._pb.definition_pb2 import DeadLetterQueue, Digest, Dig
 from broker.rocketmq_grpc.client import resource_of
 from broker.rocketmq_grpc.incoming import BESIDE_BYTES, KEYS, PRIORITY, RESERVED, SHARDING_KEY, TAGS, TRACE, UNIQUE
 from dledger_wire.addresses import host_of
+from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
+from dledger_wire.status import SysFlag
 from store.append.staged_check import PREPARED
 
 ORIGIN_TOPIC, ORIGIN_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
@@ -28,8 +30,8 @@ _DELAYS = ("DELAY", TIMER_DELIVER, TIMER_OUT, "TIMER_DELAY_MS", "TIMER_DELAY_SEC
 
 async def message_of(frame: Frame) -> Message:
     """A stored message, without what only a consumer that has leased it is given."""
-    properties, compression = frame.properties, compression_in(frame.sys_flag)
-    large = len(frame.body) > BESIDE_BYTES or (compression and len(frame.body) > BESIDE_BYTES // 16)
+    properties = frame.properties
+    large = len(frame.body) > (BESIDE_BYTES // 16 if frame.sys_flag & SysFlag.COMPRESSED else BESIDE_BYTES)
     body, digest = await asyncio.to_thread(_opened, frame) if large else _opened(frame)
     message = Message(topic=resource_of(frame.topic), body=body)
     for name, value in properties.items():
@@ -63,7 +65,10 @@ async def message_of(frame: Frame) -> Message:
 
 def _opened(frame: Frame) -> tuple[bytes, str]:
     """The body, and its digest."""
-    body = decompress(frame.body, compression_in(frame.sys_flag))
+    try:
+        body = decompress(frame.body, compression_in(frame.sys_flag))
+    except CorruptFrameError:
+        body = frame.body  # its producer compressed it in a way of its own; nobody gets anything else of it
     return body, hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 

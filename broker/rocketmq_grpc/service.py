@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -16,7 +17,7 @@ from broker.remoting.leader import CALLER
 from broker.rocketmq_grpc._pb.definition_pb2 import Code, Status
 from broker.rocketmq_grpc.client import Client, client_of
 from broker.rocketmq_grpc.statuses import StatusError, status, status_of
-from broker.rocketmq_grpc.users import GrpcUsers
+from broker.rocketmq_grpc.users import GrpcUsers, pack, unpack
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.local import LocalCaller
@@ -80,7 +81,7 @@ class MessagingService:
 
         async def handled(stream: ByteStream, caller: CallContext) -> None:
             client, secret = await self._client(caller)
-            async with self._users.ending(caller, secret) if self._users is not None else contextlib.nullcontext():
+            async with self._ending(caller, secret):
                 await handler(stream, client)
 
         async def served(stream: ByteStream, caller: CallContext) -> None:
@@ -90,6 +91,56 @@ class MessagingService:
                     await stream.write(methods.encode(answer(status=outcome)))
 
         self._server.add_stream(SERVICE + name, served)
+
+    def answers(
+        self,
+        name: str,
+        request: type[RequestT],
+        answer: Callable[..., Answer],
+        handler: Callable[[RequestT, Client], Awaitable[list[Answer]]],
+        undo: Callable[[RequestT, list[Answer]], Awaitable[None]],
+    ) -> None:
+        """Answer calls, of services of the leader, with several answers each; ``undo`` them when the client has gone."""
+
+        async def handled(data: bytes, caller: CallContext) -> list[Answer]:
+            client, secret = await self._client(caller)
+            async with self._ending(caller, secret):
+                return await handler(methods.decode(request, data), client)
+
+        async def here(data: bytes, caller: CallContext) -> list[Answer]:
+            outcome = await _outcome(name, handled(data, caller))
+            return [answer(status=outcome)] if isinstance(outcome, Status) else outcome
+
+        async def packed(data: bytes, caller: CallContext) -> bytes:
+            return pack([methods.encode(each) for each in await here(data, caller)])
+
+        at_leader = self._users.led(name, packed, repeat=False) if self._users is not None else None
+
+        async def written(stream: ByteStream, caller: CallContext) -> None:
+            data = await stream.read()
+            if data is None:
+                return
+            if at_leader is not None:
+                for each in unpack(await at_leader(data, caller)):
+                    await stream.write(each)
+                return
+            answers = await here(data, caller)
+            try:
+                for each_ in answers:
+                    await stream.write(methods.encode(each_))
+            except UnreachableError:
+                await undo(methods.decode(request, data), answers)
+
+        async def served(stream: ByteStream, caller: CallContext) -> None:
+            outcome = await _outcome(name, written(stream, caller))
+            if outcome is not None:
+                with contextlib.suppress(UnreachableError):
+                    await stream.write(methods.encode(answer(status=outcome)))
+
+        self._server.add_stream(SERVICE + name, served)
+
+    def _ending(self, caller: CallContext, secret: str) -> AbstractAsyncContextManager[None]:
+        return self._users.ending(caller, secret) if self._users is not None else contextlib.nullcontext()
 
     async def _client(self, caller: CallContext) -> tuple[Client, str]:
         """Who calls, and the secret that the call is signed with; services are called for that one from here on."""

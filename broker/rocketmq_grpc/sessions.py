@@ -28,6 +28,7 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
     TelemetryCommand,
 )
 from broker.rocketmq_grpc.client import Client, group_of, topic_of
+from broker.rocketmq_grpc.leases import Leases
 from broker.rocketmq_grpc.statuses import ok
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -61,8 +62,8 @@ class Session:
 class Sessions:
     """Serves them for one node."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, node: BrokerNode, leases: Leases) -> None:
+        self._node, self._leases = node, leases
         self._sessions: dict[str, Session] = {}  # by client id
 
     @property
@@ -118,11 +119,13 @@ class Sessions:
             answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=attempts, customized_backoff=pauses))
         return answer
 
-    async def heartbeat(self, _request: HeartbeatRequest, _client: Client) -> HeartbeatResponse:
+    async def heartbeat(self, _request: HeartbeatRequest, client: Client) -> HeartbeatResponse:
+        self._leases.heard(client)
         return HeartbeatResponse(status=ok())
 
     async def terminate(self, _request: NotifyClientTerminationRequest, client: Client) -> NotifyClientTerminationResponse:
         self._sessions.pop(client.client_id, None)
+        await self._leases.left(client)
         return NotifyClientTerminationResponse(status=ok())
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.node import BrokerNode
@@ -28,6 +29,7 @@ from dledger_wire.security.principal import ANONYMOUS, Principal
 
 _PASSED = (CLIENT_ID, signature.AUTHORIZATION, signature.DATE_TIME)
 _METHOD, _WAIT = "method", "waitMs"
+_SIZE = struct.Struct(">I")
 MARGIN_S = 0.3  # that a call has left when the leader's answer comes
 MOST_S = 60.0  # that a call waits
 
@@ -40,6 +42,19 @@ class _Passed:
     metadata: dict[str, str]
     end_s: float
     principal: Principal = ANONYMOUS
+
+
+def pack(parts: Sequence[bytes]) -> bytes:
+    """Several answers as one; ``unpack`` parts them again."""
+    return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
+
+
+def unpack(packed: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(packed):
+        (size,) = _SIZE.unpack_from(packed, at)
+        at += _SIZE.size + size
+        yield packed[at - size : at]
 
 
 class GrpcUsers:

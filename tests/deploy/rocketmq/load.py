@@ -28,7 +28,7 @@ class Account:
     def read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            kind, *rest = line.split()
+            kind, *rest = line.split() or [""]  # some clients write logs there, too
             if kind == "sent":
                 self.sent.add(rest[0])
             elif kind == "failed":

@@ -1,4 +1,4 @@
-"""RocketMQ's Python client over gRPC, unmodified: every kind of message, and nothing lost or stored twice when nodes die."""
+"""RocketMQ's Python client over gRPC, unmodified: all kinds of messages and consumers, nothing lost or stored twice when nodes die."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.deploy.rocketmq.clients import PYTHON_PROGRAMS, python_client
 from tests.deploy.rocketmq.load import MESSAGES, PAUSE_MS, running
 from tests.waiting import LIMIT_S, wait_until
 
+LOAD = 300
 SENT = {"normal", "asynchronous", "fifo", "delayed", "recalled", "priority", "large", "transactions"}
 BODIES = {"normal", "async", "fifo0", "fifo1", "fifo2", "delayed", "priority", "x" * 900_000, "committed", "checked"}
 
@@ -50,3 +51,29 @@ def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(clus
     assert account.sent <= stored.keys(), sorted(account.sent - stored.keys())
     assert not [body for body, times in stored.items() if times > 1]
     assert len(account.failed) < MESSAGES // 20, account.failed
+
+
+def test_every_kind_of_consumer(cluster: RocketmqCluster, client: str) -> None:
+    cluster.cli_ok("topic", "create", "consumed", "--queues", "4")
+    command = [client, str(PYTHON_PROGRAMS / "consumes.py"), "kinds", endpoints(cluster), "consumed", "g"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "bad "))]
+    assert lines == ["ok simple", "ok again", "ok filters", "ok push"], f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("kind", ["simple", "push"])
+def test_a_group_gets_every_message_although_its_leader_is_killed(cluster: RocketmqCluster, client: str, kind: str) -> None:
+    cluster.cli_ok("topic", "create", "load", "--queues", "4")
+    at = endpoints(cluster)
+    consuming = [client, str(PYTHON_PROGRAMS / "consumes.py"), kind, at, "load", "readers", str(LOAD)]
+    sending = [client, str(PYTHON_PROGRAMS / "sends.py"), "load", at, "load", str(LOAD), str(PAUSE_MS)]
+    with running(consuming) as (consumed, consumer), running(sending) as (sent, producer):
+        wait_until(lambda: len(consumed.got) > LOAD // 7, "messages are consumed")
+        killed = cluster.leader()
+        cluster.kill(killed)
+        wait_until(lambda: len(consumed.got) > 4 * LOAD // 7, "messages are consumed without the killed leader")
+        cluster.start(killed)
+        assert producer.wait(LIMIT_S) == 0
+        consumer.wait(LIMIT_S)
+    assert sent.sent <= consumed.got.keys(), sorted(sent.sent - consumed.got.keys())
+    assert consumed.delivered_again < LOAD // 2
