@@ -44,9 +44,8 @@ class RocketmqCluster(Cluster):
 class Client:
     """One connection that stays, as of a client that is asked itself."""
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
+        self._connection = _connected(address, tls)
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> Command:
         self._connection.sendall(encode(Command(code, fields, body)))
@@ -63,11 +62,15 @@ class Client:
         self._connection.close()
 
 
-def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:
-    """The answer to one request."""
+def _connected(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     host, _, port = address.rpartition(":")
     plain = socket.create_connection((host, int(port)), timeout=LIMIT_S)
-    with plain if tls is None else tls.wrap_socket(plain, server_hostname=host) as connection:
+    return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+
+
+def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:
+    """The answer to one request."""
+    with _connected(address, tls) as connection:
         connection.sendall(encode(Command(code, fields, body, opaque=7)))
         answer = decode(_frame(connection))
     assert answer.is_response

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,16 @@ from broker.rocketmq_grpc._pb import definition_pb2 as pb
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import issue, new_authority
 from tests.cluster.harness import send_garbage
-from tests.cluster.rocketmq import RocketmqCluster, ask
+from tests.cluster.rocketmq import Client, RocketmqCluster, ask
 from tests.cluster.rocketmq_grpc import GrpcClient
+from tests.cluster.users import secrets_of_users, signed, with_administrator
+from tests.waiting import wait_until
+
+TLS = {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"}
+CHECKS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+SEND = {"a": "payers", "b": "orders", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+HALF, COMMIT, ROLL_BACK = "4", "8", "12"
+MESSAGES = 120
 
 
 @pytest.fixture
@@ -32,8 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(folder: Path) -> Iterator[RocketmqCluster]:
-    tls = {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"}
-    made = RocketmqCluster(folder / "data", settings={"security": {"folder": str(folder), "tls": tls}})
+    made = RocketmqCluster(folder / "data", settings={"security": {"folder": str(folder), "tls": TLS}})
     try:
         made.start()
         yield made
@@ -64,3 +74,70 @@ def test_grpc_clients_speak_tls_too(cluster: RocketmqCluster, folder: Path) -> N
         assert client.send("secret", b"body", f"0102030405060708090000000000000{node_id}").status.code == pb.OK
         client.close()
     assert cluster.consume("secret", 3) == [b"body"] * 3
+
+
+@pytest.fixture
+def of_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketmqCluster]:
+    """With users, too."""
+    security = with_administrator(folder, monkeypatch) | {"folder": str(folder), "tls": TLS}
+    made = RocketmqCluster(folder / "data", settings={"security": security, "broker": CHECKS})
+    try:
+        made.start()
+        made.cli_ok("topic", "create", "orders", "--queues", "1")
+        yield made
+    finally:
+        made.end()
+
+
+def test_signed_sends_go_on_when_the_leader_is_killed(of_users: RocketmqCluster, folder: Path) -> None:
+    """Each is answered or repeated, as clients do; nothing is lost, doubled, or refused for want of a right."""
+    secret = secrets_of_users(of_users, tls=str(folder / "ca.crt"))["shop"]
+    tls, killed = ssl.create_default_context(cafile=str(folder / "ca.crt")), of_users.leader()
+    others = [of_users.remoting(node_id) for node_id in of_users.local.node_ids() if node_id != killed]
+    acknowledged, codes = list[bytes](), set[int]()
+
+    def is_sent(number: int) -> bool:
+        fields, body = SEND | {"i": f"UNIQ_KEY\x01{number:032X}\x02"}, b"body %d" % number
+        code = ask(others[number % 2], Request.SEND_MESSAGE_V2, signed("shop", secret, fields, body), body, tls=tls).code
+        codes.add(code)
+        return code == Answer.SUCCESS
+
+    def send_all() -> None:
+        for number in range(MESSAGES):
+            wait_until(lambda at=number: is_sent(at), "it is sent")
+            acknowledged.append(b"body %d" % number)
+
+    with ThreadPoolExecutor() as threads:
+        sending = threads.submit(send_all)
+        wait_until(lambda: len(acknowledged) > MESSAGES // 4, "some are sent")
+        of_users.kill(killed)
+        sending.result()
+    assert codes <= {Answer.SUCCESS, Answer.SERVICE_NOT_AVAILABLE}
+    assert of_users.consume("orders", MESSAGES + 1) == acknowledged
+
+
+def test_signed_transactions_are_checked_back(of_users: RocketmqCluster, folder: Path) -> None:
+    """By the leader, where the heartbeats of RocketMQ's producers go."""
+    secrets = secrets_of_users(of_users, ("shop", "group", "payers", "write"), tls=str(folder / "ca.crt"))
+    producer = Client(of_users.remoting(of_users.leader()), tls=ssl.create_default_context(cafile=str(folder / "ca.crt")))
+
+    def code(user: str, request: int, fields: dict[str, str], body: bytes = b"") -> int:
+        found = producer.ask(request, signed(user, secrets[user], fields, body), body)
+        while not found.is_response:  # it is asked again about a transaction that has not ended
+            found = producer.read()
+        return found.code
+
+    with contextlib.closing(producer):
+        beat = json.dumps({"clientID": "p", "producerDataSet": [{"groupName": "payers"}], "consumerDataSet": []}).encode()
+        assert code("shop", Request.HEART_BEAT, {}, beat) == Answer.SUCCESS
+        for number, resolution in enumerate((COMMIT, ROLL_BACK)):
+            named = f"TRAN_MSG\x01true\x02PGROUP\x01payers\x02UNIQ_KEY\x01{number:032X}\x02"
+            assert code("shop", Request.SEND_MESSAGE_V2, SEND | {"f": HALF, "i": named}, b"payment %d" % number) == Answer.SUCCESS
+            check = producer.read()
+            while check.fields.get("transactionId") != f"{number:032X}":
+                check = producer.read()
+            assert check.code == Request.CHECK_TRANSACTION_STATE
+            ends = {"producerGroup": "payers", "commitOrRollback": resolution, "fromTransactionCheck": "true", **check.fields}
+            assert code("audit", Request.END_TRANSACTION, ends) == Answer.NO_PERMISSION
+            assert code("shop", Request.END_TRANSACTION, ends) == Answer.SUCCESS
+    assert of_users.consume("orders", 2) == [b"payment 0"]

@@ -11,48 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.security import verifier_text
 from broker.remoting.codes import Answer, Request
 from broker.remoting.command import Command, encode
-from broker.remoting.signature import signature_of
 from dledger_client import Admin
 from dledger_client.admin.security import AccessRule
-from dledger_wire.security.scram import password_verifier
 from tests.cluster.rocketmq import Client as Connection
 from tests.cluster.rocketmq import RocketmqCluster, ask
+from tests.cluster.users import secrets_of_users, signed, with_administrator
 from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
-ADMIN, PASSWORD = "admin", "correct horse"
-RULES = [("shop", "topic", "orders", "write"), ("audit", "topic", "orders", "read"), ("audit", "group", "readers", "read")]
 SEND = {"a": "p", "b": "orders", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
 PULL = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "0"}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketmqCluster]:
-    secret, password = tmp_path / "secret", tmp_path / "password"
-    for file, text in ((secret, "s" * 40), (password, PASSWORD)):
-        file.write_text(text + "\n", encoding="utf-8")
-        file.chmod(0o600)
-    monkeypatch.setenv("DLEDGER_USER", ADMIN)
-    monkeypatch.setenv("DLEDGER_PASSWORD_FILE", str(password))
-    users = {"required": True, "administrators": {ADMIN: verifier_text(password_verifier(ADMIN, PASSWORD))}}
-    made = RocketmqCluster(tmp_path / "data", name_servers=1, settings={"security": {"cluster_secret_file": str(secret), "users": users}})
+    made = RocketmqCluster(tmp_path / "data", name_servers=1, settings={"security": with_administrator(tmp_path, monkeypatch)})
     try:
         made.start()
         made.cli_ok("topic", "create", "orders", "--queues", "1")
         yield made
     finally:
         made.end()
-
-
-def secrets_of_users(cluster: RocketmqCluster) -> dict[str, str]:
-    """Users shop and audit with their rules; their secrets."""
-    with Admin(cluster.bootstrap, timeout_ms=LIMIT_MS) as admin:
-        for name in ("shop", "audit"):
-            admin.create_user(name)
-        admin.change_rules([AccessRule(user, "allow", kind, name, action) for user, kind, name, action in RULES])  # type: ignore[arg-type]
-    return {name: json.loads(cluster.cli_ok("user", "secret", name, "--yes", "--json"))["secret"] for name in ("shop", "audit")}
 
 
 class Client:
@@ -62,8 +42,7 @@ class Client:
         self._name, self._secret = name, secret
 
     def signed(self, fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
-        named = fields | {"AccessKey": self._name}
-        return named | {"Signature": signature_of(self._secret, named, body)}
+        return signed(self._name, self._secret, fields, body)
 
     def ask(self, address: str, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         return ask(address, code, self.signed(fields, body), body)

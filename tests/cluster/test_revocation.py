@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from broker.config.security import verifier_text
 from dledger_client import Admin, Message, Producer
 from dledger_client.admin.security import AccessRule
 from dledger_wire._pb import broker_pb2
@@ -22,12 +21,11 @@ from dledger_wire.errors import AuthenticationFailedError, DledgerError, Permiss
 from dledger_wire.rpc import methods
 from dledger_wire.security.credentials import PasswordCredentials
 from dledger_wire.security.network_security import NetworkSecurity
-from dledger_wire.security.scram import password_verifier
 from dledger_wire.tcp.network import TcpNetwork
 from tests.cluster.harness import Cluster
+from tests.cluster.users import ADMIN, with_administrator
 from tests.waiting import LIMIT_MS, wait_until
 
-ADMIN, PASSWORD = "admin", "correct horse"
 PROMISED_S = 2.0
 FAST = {"name_service": {"registerInterval": "1s", "expireAfter": "5s"}}
 
@@ -35,14 +33,7 @@ FAST = {"name_service": {"registerInterval": "1s", "expireAfter": "5s"}}
 @pytest.fixture
 def secured(make_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Two groups of three nodes, a name server, users with passwords; commands and clients are the administrator."""
-    secret, password = tmp_path / "secret", tmp_path / "password"
-    for file, text in ((secret, "s" * 40), (password, PASSWORD)):
-        file.write_text(text + "\n", encoding="utf-8")
-        file.chmod(0o600)
-    monkeypatch.setenv("DLEDGER_USER", ADMIN)
-    monkeypatch.setenv("DLEDGER_PASSWORD_FILE", str(password))
-    users = {"required": True, "administrators": {ADMIN: verifier_text(password_verifier(ADMIN, PASSWORD))}}
-    security = {"cluster_secret_file": str(secret), "users": users}
+    security = with_administrator(tmp_path, monkeypatch)
     cluster = make_cluster(nodes=3, groups=2, name_servers=1, settings=FAST | {"security": security})
     cluster.start()
     with administrator(cluster) as admin:

@@ -12,7 +12,7 @@ from dledger_client.admin.security import AccessRule
 from tests import needs
 from tests.cluster.rocketmq import RocketmqCluster
 from tests.cluster.test_remoting_users import cluster as cluster
-from tests.cluster.test_remoting_users import secrets_of_users
+from tests.cluster.users import secrets_of_users
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
 from tests.waiting import LIMIT_MS, LIMIT_S
 
