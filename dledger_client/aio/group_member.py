@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 from dledger_client.aio.base import AsyncClient
@@ -20,6 +21,7 @@ from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.queue_consumer import OpenQueue
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.topic_patterns import Pattern, TopicPatterns
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
@@ -29,7 +31,7 @@ from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
-from dledger_wire.names import MAX_ID_CHARS, check_group, retry_topic
+from dledger_wire.names import MAX_ID_CHARS, check_group, check_topic, retry_topic
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
 ENDS_S = 3.0  # for replica groups to say where their queues end
@@ -58,6 +60,8 @@ class GroupMember(AsyncClient):
         self._environment = environment_for(bootstrap, **security)
         self._subscriptions: dict[str, Subscription] = {}
         self._router = self._environment.open_router(bootstrap)
+        self._patterns = TopicPatterns(self._router)
+        self._following: asyncio.Task[None] | None = None  # what looks for topics of patterns
         self._fetcher = Fetcher(self._router, read_from, None, idle_streams=IDLE_STREAMS)
         self._fetcher.metrics = FetchMetrics(self.group)
         self._instruments = installed()
@@ -89,6 +93,67 @@ class GroupMember(AsyncClient):
         """This consumer's name in the group; chosen by ``start`` unless given."""
         return self._client_id
 
+    def subscribe(self, topic: str | Pattern, expression: str = "*", *, sql: str = "") -> None:
+        """Consume a topic, or consume it with another filter. While the consumer runs, its queues are shared out within moments.
+
+        Args:
+            topic: The topic; or a pattern, of ``re.compile``, that the whole name of a topic has to match: all topics that this user may
+                see, also those that are created later, are found within some seconds. The user needs the right to read them.
+            expression: Tags to consume: ``a || b``; ``*``: all.
+            sql: An SQL92 filter of properties, instead of tags.
+
+        Raises:
+            InvalidArgumentError: The tags have a mistake, or the consumer was shut down. A mistake in ``sql`` is found by the nodes: when
+                the consumer starts, or later in its log.
+
+        Examples:
+            >>> consumer.subscribe("orders", "created || paid")
+            >>> consumer.subscribe(re.compile(r"orders-.*"))
+        """
+        self._check_not_ended()
+        subscription = Subscription(expression, sql)
+        if isinstance(topic, re.Pattern):
+            self._patterns.add(topic, subscription)
+        else:
+            self._subscriptions[check_topic(topic)] = subscription
+        self._apply_subscriptions()
+
+    def unsubscribe(self, topic: str | Pattern) -> None:
+        """Consume a topic no more. What was consumed of it is committed, and the other members get its queues.
+
+        Args:
+            topic: The topic, or the pattern.
+
+        Raises:
+            InvalidArgumentError: The consumer does not consume the topic, or was shut down.
+
+        Examples:
+            >>> consumer.unsubscribe("orders")
+        """
+        self._check_not_ended()
+        removed = self._patterns.remove(topic) if isinstance(topic, re.Pattern) else self._subscriptions.pop(topic, None)
+        if removed is None:
+            raise InvalidArgumentError(f"topic {topic!r}: not subscribed")
+        self._apply_subscriptions()
+
+    def _apply_subscriptions(self) -> None:
+        """While the engine runs: let it know, and look for the topics of patterns."""
+        if self._engine is not None:
+            self._engine.subscribe(self._wanted())
+            if self._patterns and self._following is None:
+                self._following = self._engine.spawn(self._follow_patterns(self._engine), "topics by patterns")
+
+    async def _follow_patterns(self, engine: Rebalancer) -> None:
+        while True:
+            await self._patterns.look()
+            engine.subscribe(self._wanted())
+            await self._patterns.wait()
+
+    def _wanted(self) -> dict[str, Subscription]:
+        """All topics to consume, with that from which the group's messages come again."""
+        again = {} if self.options.broadcast else {retry_topic(self.group): Subscription()}
+        return self._patterns.matches() | self._subscriptions | again
+
     async def _begin(self) -> None:
         """Join the group, once."""
         async with self._starting:
@@ -112,12 +177,15 @@ class GroupMember(AsyncClient):
         self._check_not_ended()
         given = bool(self._client_id)
         positions = self._positions = self._positions or self._open_positions()
-        await positions.fix_ends(self._subscriptions, min(self._timeout_ms / 1000, ENDS_S))
+        if self._patterns:
+            await self._patterns.look()
+        await positions.fix_ends(self._patterns.matches() | self._subscriptions, min(self._timeout_ms / 1000, ENDS_S))
         self._check_not_ended()
         self._engine = self._make_engine(positions)
         self._engine.show_in(self._instruments)
         self._engine.start()
         self._started = True
+        self._apply_subscriptions()
         if given and not self.options.broadcast:
             try:
                 await self._engine.wait_until_joined(ADMISSION_S)
@@ -127,9 +195,7 @@ class GroupMember(AsyncClient):
             self._check_not_ended()
 
     def _make_engine(self, positions: OffsetStore) -> Rebalancer:
-        subscriptions = self._subscriptions
-        if not self.options.broadcast:
-            subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
+        subscriptions = self._wanted()
         profile = MemberInfo(
             self.group,
             self._client_id,

@@ -15,7 +15,6 @@ from dledger_client.consumer.poll_settings import ConsumerSettings, RebalanceCal
 from dledger_client.consumer.polled_queues import ASSIGNED, LOST, REVOKED, Polling
 from dledger_client.consumer.queue_consumer import OpenQueue
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.security import security_part
 from dledger_wire.errors import ClientClosedError, InvalidArgumentError
@@ -39,7 +38,7 @@ class Consumer(PolledPositions, GroupMember):
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the consumer group.
-        topics: A topic, or a list of topics; see ``subscribe`` for filters.
+        topics: A topic, or a list of topics, or patterns of ``re.compile``; see ``subscribe`` for filters.
         auto_commit: Whether messages count as consumed when the next ones are asked for.
         on_assigned: Called with the queues that this consumer got, before their first message. As the next two in ``poll`` or in the loop.
         on_revoked: Called with the queues that go to other members, before they get them; what was consumed may still be committed.
@@ -105,26 +104,6 @@ class Consumer(PolledPositions, GroupMember):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._close(is_consumed=kind is None)
 
-    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Consume a topic. To be called before ``start``.
-
-        Args:
-            topic: The topic.
-            expression: Tags to consume: ``a || b``; ``*``: all.
-            sql: An SQL92 filter of properties, instead of tags.
-
-        Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
-                consumer starts.
-
-        Examples:
-            >>> consumer.subscribe("orders", "created || paid")
-        """
-        if self._started:
-            raise InvalidArgumentError("subscribe before the consumer is started")
-        (name,) = check_topics([topic])
-        self._subscriptions[name] = Subscription(expression, sql)
-
     async def start(self) -> None:
         """Join the group. Safe to repeat; ``poll``, the loop and ``with`` do it, too.
 
@@ -142,7 +121,7 @@ class Consumer(PolledPositions, GroupMember):
         await self._begin()
 
     def _check_complete(self) -> None:
-        if not self._subscriptions:
+        if not (self._subscriptions or self._patterns):
             raise InvalidArgumentError("a consumer needs at least one topic before it starts; expected topics=NAME")
 
     def _consuming(self) -> tuple[ListenerExecutor, OpenQueue | None]:

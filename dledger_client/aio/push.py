@@ -13,10 +13,8 @@ from dledger_client.consumer.listener import Listener, check_listener
 from dledger_client.consumer.offset_file import check_client_folder
 from dledger_client.consumer.queue_consumer import OpenQueue
 from dledger_client.consumer.settings import PushOptions, PushSettings
-from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.security import security_part
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_topic
 
 
 class PushConsumer(GroupMember):
@@ -86,25 +84,6 @@ class PushConsumer(GroupMember):
             raise
         return self
 
-    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Consume a topic. To be called before ``start``.
-
-        Args:
-            topic: The topic.
-            expression: Tags to consume: ``a || b``; ``*``: all.
-            sql: An SQL92 filter of properties, instead of tags.
-
-        Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
-                consumer starts.
-
-        Examples:
-            >>> consumer.subscribe("orders", "created || paid")
-        """
-        if self._started:
-            raise InvalidArgumentError("subscribe before the consumer is started")
-        self._subscriptions[check_topic(topic)] = Subscription(expression, sql)
-
     def set_listener(self, listener: Listener) -> None:
         """Set the listener. To be called before ``start``.
 
@@ -143,7 +122,7 @@ class PushConsumer(GroupMember):
         self._checked_listener()
 
     def _checked_listener(self) -> Listener:
-        if self.listener is None or not self._subscriptions:
+        if self.listener is None or not (self._subscriptions or self._patterns):
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
         return check_listener(self.listener, on_a_loop=self._make_executor is TaskExecutor)
 

@@ -72,6 +72,7 @@ class GroupSession:
         self.lease_until_ms = -1
         self.refusal: BusyError | None = None  # why the leader refused the last join, as a rule: the client id is in use
         self._member, self._listener = member, listener
+        self._joined_as = member  # as the leader knows it
         self._clock = router.clock
         self._stream = LeaderStream(router, replica_group, methods.JOIN_GROUP, SESSION_SILENCE, f"consumer group {member.group}")
         self._leader = ""  # whose welcome came last
@@ -101,6 +102,11 @@ class GroupSession:
     def is_replaced(self) -> bool:
         """Whether the leader knows another consumer by this one's client id."""
         return self.refusal is not None and "client_id" in self.refusal.details
+
+    def update(self, member: MemberInfo) -> None:
+        """Join again, as a member with other subscriptions; the session and its locks stay."""
+        self._member = member
+        self._outgoing_changed.set()
 
     # Locks and consumed queues
 
@@ -201,7 +207,7 @@ class GroupSession:
             self._listener.leader_changed(self.replica_group)
 
     def _join_message(self) -> bytes:
-        member = self._member
+        member = self._joined_as = self._member
         join = sessions_pb2.SessionJoin(
             group=member.group,
             client_id=member.client_id,
@@ -240,9 +246,9 @@ class GroupSession:
         self._check_reset(welcome.reset_version)
 
     async def _write_messages(self, reader: asyncio.Task[None]) -> None:
-        """Send heartbeats, and what is queued between them, until the reader ends."""
+        """Send heartbeats, and what is queued between them, until the reader ends or the member is to join again."""
         next_ms = self._clock.monotonic_ms()
-        while not reader.done():
+        while not reader.done() and self._joined_as is self._member:
             while self._outgoing:
                 await self._stream.write(self._outgoing.pop(0).SerializeToString())
             now_ms = self._clock.monotonic_ms()
@@ -251,10 +257,11 @@ class GroupSession:
                 await self._send_heartbeat(now_ms)
                 await self._stream.check_leader()
             self._outgoing_changed.clear()
-            if not self._outgoing and not reader.done():
+            if not self._outgoing and not reader.done() and self._joined_as is self._member:
                 await wait_up_to(max(1, next_ms - self._clock.monotonic_ms()) / 1000, self._outgoing_changed.wait())
                 self._log_stand_still(self._clock.monotonic_ms() - next_ms)
-        reader.result()
+        if reader.done():
+            reader.result()
 
     def _log_stand_still(self, late_ms: int) -> None:
         """Warn when nothing ran here for so long that the locks are lost: a listener may do that with every message."""

@@ -5,16 +5,17 @@ Owns the table of Kafka's names: a setting that is given by one of them is refus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from dledger_client.consumer.allocation import MessageQueue, Strategy
 from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.topic_patterns import Pattern
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_topic
 
-Topics: TypeAlias = str | Iterable[str]
+Topics: TypeAlias = str | Pattern | Iterable[str | Pattern]
 RebalanceCallback: TypeAlias = Callable[[list[MessageQueue]], Any]
 
 # A setting of kafka-python, aiokafka or confluent-kafka -> what to write here.
@@ -90,9 +91,9 @@ def poll_options(settings: Mapping[str, Any]) -> PushOptions:
     return PushOptions(orderly=True, **settings)
 
 
-def check_topics(topics: Topics) -> list[str]:
-    """The names of topics.  InvalidArgumentError for anything else."""
-    found = [topics] if isinstance(topics, str) else topics
+def check_topics(topics: Topics) -> list[str | Pattern]:
+    """The names and patterns of topics.  InvalidArgumentError for anything else."""
+    found = [topics] if isinstance(topics, str | re.Pattern) else topics
     if not isinstance(found, Iterable) or isinstance(found, bytes | Mapping):
         raise InvalidArgumentError(f"topics {topics!r}: expected a topic or a list of topics")
-    return [check_topic(topic) for topic in found]
+    return list(found)

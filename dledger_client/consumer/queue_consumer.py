@@ -42,7 +42,9 @@ class QueueOwner(ConsumerContext, Protocol):
     group: str
     open_queue: OpenQueue
 
-    async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]: ...
+    async def fetch(
+        self, request: broker_pb2.FetchRequest, group: str, subscription: Subscription
+    ) -> list[tuple[list[ReceivedMessage], int, int]]: ...
     async def in_turn(self) -> None:
         """Wait before the first fetch, or one after a failure: all queues may begin theirs at once."""
         ...
@@ -71,7 +73,7 @@ class QueueConsumer:
         self.generation = 0
         self.committed = -1
         self.changed = asyncio.Event()  # locks or members changed
-        self._subscription, self._owner, self._locked = subscription, owner, locked
+        self.subscription, self._owner, self._locked = subscription, owner, locked
         self._task: asyncio.Task[None] | None = None
 
     def start(self, offset: int | None = None) -> None:
@@ -196,7 +198,7 @@ class QueueConsumer:
         while process_queue is not None and not process_queue.dropped:
             await process_queue.wait_for_room()
             try:
-                found = await self._owner.fetch(self._request(offset, process_queue), self.queue.replica_group)
+                found = await self._owner.fetch(self._request(offset, process_queue), self.queue.replica_group, self.subscription)
             except OffsetOutOfRangeError as error:
                 offset = await self._out_of_range(error, offset)
                 process_queue.add([], 0, offset)
@@ -221,7 +223,7 @@ class QueueConsumer:
                     offset = next_offset
 
     def _request(self, offset: int, process_queue: ProcessQueue) -> broker_pb2.FetchRequest:
-        options, subscription = self._owner.options, self._subscription
+        options, subscription = self._owner.options, self.subscription
         return broker_pb2.FetchRequest(
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,

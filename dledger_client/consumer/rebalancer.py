@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back
@@ -85,7 +85,7 @@ class Rebalancer:
         self.open_queue: OpenQueue = OrderlyProcessQueue if options.orderly else ConcurrentProcessQueue
         self._locking = options.orderly and not options.broadcast
         self._sessions: dict[str, GroupSession] = {}
-        self._routes = TopicRoutes(router, self.group, subscriptions, offset_store, self._session, self.queue_changed)
+        self._routes = TopicRoutes(router, self.group, subscriptions.keys(), offset_store, self._session, self.queue_changed)
         self._commits = OffsetCommits(self.group, offset_store, self._tasks, broadcast=options.broadcast)
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._known_held: dict[str, _Held] = {}  # of the last member list
@@ -118,6 +118,20 @@ class Rebalancer:
 
     def _running(self) -> list[QueueConsumer]:
         return [each for each in self.queues.values() if each.end_reason is None and each.queue not in self._finishing]
+
+    def subscribe(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """Consume these topics from now on, and no others."""
+        if subscriptions == self._subscriptions:
+            return
+        self._subscriptions.clear()
+        self._subscriptions.update(subscriptions)
+        expressions = {topic: subscription.text for topic, subscription in subscriptions.items()}
+        self._member = replace(self._member, subscriptions=expressions)
+        self._unlike = UnlikeMembers(self._member)
+        for session in self._sessions.values():
+            session.update(self._member)
+        self._routes.topics_changed()
+        self._changed.set()
 
     async def commit_now(self) -> None:
         """Commit what is consumed, also of queues that go, for a caller that waits for it; raises the first refusal."""
@@ -206,14 +220,16 @@ class Rebalancer:
     async def in_turn(self) -> None:
         await self._fetcher.leaders.in_turn()
 
-    async def fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[tuple[list[ReceivedMessage], int, int]]:
+    async def fetch(
+        self, request: broker_pb2.FetchRequest, replica_group: str, subscription: Subscription
+    ) -> list[tuple[list[ReceivedMessage], int, int]]:
         try:
             chunks = await self._fetch(request, replica_group)
         except DledgerError:
             if self._fetcher.metrics is not None:
                 self._fetcher.metrics.failed(request.topic)
             raise
-        subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
+        kind = message_kind(request.topic)
         return [(subscription.messages_of(chunk, kind), len(chunk.frames), chunk.next_offset) for chunk in chunks]
 
     async def _fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[Chunk]:
@@ -274,7 +290,7 @@ class Rebalancer:
             known = self._known_held[replica_group] = _Held(members, here, elsewhere)
         return known
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._tasks.spawn(work, name)
 
     def queue_changed(self) -> None:
@@ -341,7 +357,7 @@ class Rebalancer:
                     self._finish(queue, commit=not isinstance(reason, OffsetsResetError | StaleLockError | TopicNotFoundError))
                     if isinstance(reason, TopicNotFoundError):
                         self._routes.mark_stale()
-                elif not consumer.is_of(assigned.get(queue)):
+                elif not consumer.is_of(assigned.get(queue)) or consumer.subscription != self._subscriptions[topic]:
                     self._finish(queue, commit=queue not in assigned)
             for queue, topic_epoch in assigned.items():
                 if queue not in self.queues:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
@@ -32,7 +32,7 @@ class TopicRoutes:
         self,
         router: Router,
         group: str,
-        topics: Collection[str],
+        topics: Set[str],
         offset_store: OffsetStore,
         read_from: Callable[[str], object],
         looked_up: Callable[[], object],
@@ -53,9 +53,16 @@ class TopicRoutes:
 
     def watch(self) -> None:
         """Get changes from name servers."""
+        self._router.on_topic_change(self._on_change)
+        self.topics_changed()
+
+    def topics_changed(self) -> None:
+        """Other topics are wanted: those that are not any more have no queues from now on."""
         for topic in self._topics:
             self._router.route_watch.topic(topic)
-        self._router.on_topic_change(self._on_change)
+        for topic in self.known.keys() - self._topics:
+            self.known[topic] = []
+        self.mark_stale()
 
     def _on_change(self, topic: str) -> None:
         if topic in self._topics:
@@ -70,7 +77,7 @@ class TopicRoutes:
             self._changed.clear()
             if is_stale or not self._router.route_watch.is_current or clock.monotonic_ms() - looked_up_ms >= WATCHED_REFRESH_MS:
                 looked_up_ms = clock.monotonic_ms()
-                for topic in self._topics:
+                for topic in list(self._topics):
                     await self._look_up(topic, fresh=True)
             else:
                 for topic in changed:
@@ -83,6 +90,8 @@ class TopicRoutes:
         try:
             routes = await self._router.topic(topic, self._router.clock.monotonic_ms() + TIMEOUT_MS, fresh=fresh)
         except TopicNotFoundError:
+            if topic not in self._topics:
+                return
             if not topic.startswith(RETRY_PREFIX) and self.known.get(topic, ()) != []:
                 _logger.warning("consumer group %s: topic %s does not exist (yet)", self._group, topic)
             self._offset_store.topic_missing(topic)
@@ -92,6 +101,8 @@ class TopicRoutes:
                 _logger.info("consumer group %s: routes of %s: %s", self._group, topic, error.message)
             return
         self._refused.pop(topic, None)
+        if topic not in self._topics:  # any more
+            return
         self.known[topic] = [queues for queues in routes if queues.perm & Perm.READ]
         self._tell_closed(topic, is_closed=len(self.known[topic]) < len(routes))
         for queues in self.known[topic]:

@@ -11,6 +11,7 @@ from dledger_client.aio.polled import Consumer as AsyncConsumer
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.poll_settings import ConsumerSettings, RebalanceCallback, Topics
+from dledger_client.consumer.topic_patterns import Pattern
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.sync.polled_base import ConsumerBase
 
@@ -28,7 +29,7 @@ class Consumer(ConsumerBase):
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the consumer group.
-        topics: A topic, or a list of topics; see ``subscribe`` for filters.
+        topics: A topic, or a list of topics, or patterns of ``re.compile``; see ``subscribe`` for filters.
         auto_commit: Whether messages count as consumed when the next ones are asked for.
         on_assigned: Called with the queues that this consumer got, before their first message. As the next two in ``poll`` or in the loop.
         on_revoked: Called with the queues that go to other members, before they get them; what was consumed may still be committed.
@@ -82,23 +83,6 @@ class Consumer(ConsumerBase):
                 **settings,
             )
         )
-
-    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Consume a topic. To be called before ``start``.
-
-        Args:
-            topic: The topic.
-            expression: Tags to consume: ``a || b``; ``*``: all.
-            sql: An SQL92 filter of properties, instead of tags.
-
-        Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
-                consumer starts.
-
-        Examples:
-            >>> consumer.subscribe("orders", "created || paid")
-        """
-        self._call(lambda: self._inner.subscribe(topic, expression, sql=sql))
 
     def start(self) -> None:
         """Join the group. Safe to repeat; ``poll``, the loop and ``with`` do it, too.
@@ -325,6 +309,39 @@ class Consumer(ConsumerBase):
     def client_id(self) -> str:
         """This consumer's name in the group; chosen by ``start`` unless given."""
         return self._inner.client_id
+
+    def subscribe(self, topic: str | Pattern, expression: str = "*", *, sql: str = "") -> None:
+        """Consume a topic, or consume it with another filter. While the consumer runs, its queues are shared out within moments.
+
+        Args:
+            topic: The topic; or a pattern, of ``re.compile``, that the whole name of a topic has to match: all topics that this user may
+                see, also those that are created later, are found within some seconds. The user needs the right to read them.
+            expression: Tags to consume: ``a || b``; ``*``: all.
+            sql: An SQL92 filter of properties, instead of tags.
+
+        Raises:
+            InvalidArgumentError: The tags have a mistake, or the consumer was shut down. A mistake in ``sql`` is found by the nodes: when
+                the consumer starts, or later in its log.
+
+        Examples:
+            >>> consumer.subscribe("orders", "created || paid")
+            >>> consumer.subscribe(re.compile(r"orders-.*"))
+        """
+        self._call(lambda: self._inner.subscribe(topic, expression, sql=sql))
+
+    def unsubscribe(self, topic: str | Pattern) -> None:
+        """Consume a topic no more. What was consumed of it is committed, and the other members get its queues.
+
+        Args:
+            topic: The topic, or the pattern.
+
+        Raises:
+            InvalidArgumentError: The consumer does not consume the topic, or was shut down.
+
+        Examples:
+            >>> consumer.unsubscribe("orders")
+        """
+        self._call(lambda: self._inner.unsubscribe(topic))
 
     def assigned(self) -> list[MessageQueue]:
         """The queues that this consumer consumes now.

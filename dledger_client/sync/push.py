@@ -12,6 +12,7 @@ from dledger_client.cluster.channels import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.settings import PushSettings
+from dledger_client.consumer.topic_patterns import Pattern
 from dledger_client.sync.push_base import PushConsumerBase
 
 
@@ -69,23 +70,6 @@ class PushConsumer(PushConsumerBase):
             )
         )
 
-    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Consume a topic. To be called before ``start``.
-
-        Args:
-            topic: The topic.
-            expression: Tags to consume: ``a || b``; ``*``: all.
-            sql: An SQL92 filter of properties, instead of tags.
-
-        Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
-                consumer starts.
-
-        Examples:
-            >>> consumer.subscribe("orders", "created || paid")
-        """
-        self._call(lambda: self._inner.subscribe(topic, expression, sql=sql))
-
     def set_listener(self, listener: Listener) -> None:
         """Set the listener. To be called before ``start``.
 
@@ -140,6 +124,39 @@ class PushConsumer(PushConsumerBase):
     def client_id(self) -> str:
         """This consumer's name in the group; chosen by ``start`` unless given."""
         return self._inner.client_id
+
+    def subscribe(self, topic: str | Pattern, expression: str = "*", *, sql: str = "") -> None:
+        """Consume a topic, or consume it with another filter. While the consumer runs, its queues are shared out within moments.
+
+        Args:
+            topic: The topic; or a pattern, of ``re.compile``, that the whole name of a topic has to match: all topics that this user may
+                see, also those that are created later, are found within some seconds. The user needs the right to read them.
+            expression: Tags to consume: ``a || b``; ``*``: all.
+            sql: An SQL92 filter of properties, instead of tags.
+
+        Raises:
+            InvalidArgumentError: The tags have a mistake, or the consumer was shut down. A mistake in ``sql`` is found by the nodes: when
+                the consumer starts, or later in its log.
+
+        Examples:
+            >>> consumer.subscribe("orders", "created || paid")
+            >>> consumer.subscribe(re.compile(r"orders-.*"))
+        """
+        self._call(lambda: self._inner.subscribe(topic, expression, sql=sql))
+
+    def unsubscribe(self, topic: str | Pattern) -> None:
+        """Consume a topic no more. What was consumed of it is committed, and the other members get its queues.
+
+        Args:
+            topic: The topic, or the pattern.
+
+        Raises:
+            InvalidArgumentError: The consumer does not consume the topic, or was shut down.
+
+        Examples:
+            >>> consumer.unsubscribe("orders")
+        """
+        self._call(lambda: self._inner.unsubscribe(topic))
 
     def assigned(self) -> list[MessageQueue]:
         """The queues that this consumer consumes now.
