@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -14,6 +14,7 @@ from dledger_client.consumer.executors import ListenerExecutor
 from dledger_client.consumer.poll_settings import ConsumerSettings, RebalanceCallback, Topics, check_names, check_topics, poll_options
 from dledger_client.consumer.polled_queues import ASSIGNED, LOST, REVOKED, Polling
 from dledger_client.consumer.queue_consumer import OpenQueue
+from dledger_client.fetch.arrow_types import POLLED_COLUMNS, ArrowTable, arrow_table
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.security import security_part
@@ -156,6 +157,31 @@ class Consumer(PolledPositions, GroupMember):
             if messages := self._polling.give():
                 return messages
         return []
+
+    async def poll_arrow(
+        self, max_messages: int = 100_000, timeout_ms: int = 1_000, *, columns: Sequence[str] = POLLED_COLUMNS
+    ) -> ArrowTable:
+        """Like ``poll``, as a table of Arrow. Needs pyarrow (the extra ``arrow``).
+
+        A table has at most what was fetched ahead: ``pull_threshold_for_queue`` messages of each queue.
+
+        Args:
+            max_messages: Messages to return at most.
+            timeout_ms: While there are none, how long to wait for the first, in milliseconds.
+            columns: Columns to make, in this order, out of those of ``PullConsumer.fetch_arrow``; fewer are faster.
+
+        Returns:
+            A ``pyarrow.Table`` with a row for each message; without rows when there were none in that time.
+
+        Raises:
+            InvalidArgumentError: pyarrow is not installed, or a column is unknown.
+            DledgerError: What ``poll`` raises.
+
+        Examples:
+            >>> table = await consumer.poll_arrow(columns=["topic", "body"])
+        """
+        arrow_table((), columns)  # they are checked before anything counts as returned
+        return arrow_table(await self.poll(max_messages, timeout_ms), columns)
 
     def __aiter__(self) -> Self:
         return self

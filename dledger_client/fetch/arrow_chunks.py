@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger_client.fetch.property_columns import PropertyColumns, cut
-from dledger_client.fetch.records import Chunk
+from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE
@@ -150,6 +152,17 @@ def table_of(chunks: Sequence[Chunk], columns: Sequence[str], tags: Sequence[str
     place = {"replica_group": last.replica_group, "queue_id": last.queue_id, "next_offset": last.next_offset, "max_offset": last.max_offset}
     table = pa.Table.from_batches(batches, arrow_schema(columns))
     return table.replace_schema_metadata({name: str(value) for name, value in place.items()})
+
+
+def table_of_messages(messages: Sequence[ReceivedMessage], columns: Sequence[str]) -> pa.Table:
+    """Messages that were decoded already, in their order, as one table; those of one chunk at a time."""
+    schema = arrow_schema(columns)
+    tables = [schema.empty_table()]
+    for rows, found in groupby(messages, attrgetter("_rows")):
+        numbers = [message._row for message in found]
+        table = pa.Table.from_batches(record_batches(rows.chunk, columns), schema)
+        tables.append(table if len(numbers) == rows.chunk.count else table.take(pa.array(numbers)))
+    return pa.concat_tables(tables)
 
 
 def record_batches(chunk: Chunk, columns: Sequence[str], tags: Sequence[str] = (), keys: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
 from dledger_client.aio.polled import IN_HAND, Call
 from dledger_client.aio.polled import Consumer as AsyncConsumer
+from dledger_client.fetch.arrow_types import POLLED_COLUMNS, ArrowTable, arrow_table
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_U32, within
 from dledger_client.sync.base import SyncClient
@@ -53,6 +55,12 @@ class ConsumerBase(SyncClient[AsyncConsumer]):
             if messages := self._inner._polling.give():
                 return messages
         return []
+
+    def _sync_poll_arrow(
+        self, max_messages: int = 100_000, timeout_ms: int = 1_000, *, columns: Sequence[str] = POLLED_COLUMNS
+    ) -> ArrowTable:
+        arrow_table((), columns)
+        return arrow_table(self._sync_poll(max_messages, timeout_ms), columns)
 
     def _filled(self, max_messages: int, deadline_ms: int | None) -> bool:
         while not isinstance(found := self._run(self._inner._fill(max_messages, deadline_ms)), bool):
