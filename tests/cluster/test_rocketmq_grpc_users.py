@@ -17,7 +17,7 @@ from dledger_client.admin.security import AccessRule
 from tests.cluster.rocketmq import RocketmqCluster
 from tests.cluster.rocketmq_grpc import GrpcClient, topic_of
 from tests.cluster.test_remoting_users import cluster as cluster
-from tests.cluster.test_remoting_users import secrets_of_users
+from tests.cluster.users import secrets_of_users
 from tests.waiting import LIMIT_MS, wait_until
 
 ID = "01020304050607080900000000000000%02X"

@@ -7,7 +7,7 @@ import subprocess
 
 from tests.cluster.rocketmq import RocketmqCluster
 from tests.cluster.test_remoting_users import cluster as cluster
-from tests.cluster.test_remoting_users import secrets_of_users
+from tests.cluster.users import secrets_of_users
 from tests.deploy.rocketmq.clients import PYTHON_PROGRAMS, python_client
 from tests.waiting import LIMIT_S
 
