@@ -121,11 +121,10 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     """Serve RocketMQ's clients at these addresses of an open node."""
     callers = _callers(machine, node.security.access, node.security.known_users)
     leader, memory = Leader(node, machine.network, for_users=callers is not None), machine.stats().memory_bytes
-    links, clients, queries = ProduceLinks(leader), Clients(node, leader), Queries(leader)
+    links, clients, queries, windows = ProduceLinks(leader), Clients(node, leader), Queries(leader), TrafficWindows(node)
     forwards, routes = Forwards(node, leader, machine.network.security), Routes(RoutesOfNode(node, leader))
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
-    offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
-    senders = Senders(node, leader, links, clients)
+    offsets, senders = Offsets(node, leader, clients, resets, memory), Senders(node, leader, links, clients)
     anywhere = {
         **routes.handlers(),
         **AdminNames(node.settings.cluster).handlers(),

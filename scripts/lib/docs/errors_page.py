@@ -50,6 +50,7 @@ ADVICE = {
     "ProducerFencedError": "Stop this process: another one uses the same `producer_id`.",
     "ProducerForgottenError": "Read the topic to see what is stored, then continue with a `producer_id` that was never used.",
     "StaleLockError": "Nothing. Another consumer owns the queue now.",
+    "StaleReceiptError": "Nothing. The message was delivered again, or is done.",
     "OffsetsResetError": "Nothing. The consumer reads the new offset and continues there.",
     "AuthenticationFailedError": "Check the user, the password file and the certificate's dates. The node's log has the reason in full.",
     "PermissionDeniedError": "Ask an administrator for the right: `dledger acl allow`. `dledger acl check` shows what decides.",
