@@ -42,7 +42,7 @@ from broker.remoting.send import Senders
 from broker.remoting.send_back import SendBacks
 from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
-from broker.rocketmq_grpc.face import serve
+from broker.rocketmq_grpc.face import Work, serve
 from broker.rocketmq_grpc.joined import FirstByte
 from broker.rocketmq_grpc.users import GrpcUsers
 from broker.security.access import AccessControl
@@ -151,12 +151,9 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         users = GrpcUsers(node, leader, callers, forwards)
         handlers |= {**forwards.for_users(anywhere), **users.handlers()}
     dispatcher = Dispatcher(handlers, callers.admit if callers is not None else None)
-    tasks = BackgroundTasks("remoting", node.fail)
-    for work in (clients, offsets, Checks(leader, f"remoting@{node.settings.node.id}", transactions), windows):
-        tasks.spawn(work.run(), type(work).__name__.lower())
     grpc = machine.network.grpc_behind(addresses[0], GrpcCallers())
-    for face in serve(grpc, node, leader, routes, senders, users):
-        tasks.spawn(face.run(), f"{type(face).__name__.lower()} of gRPC clients")
+    faces = serve(grpc, node, leader, routes, senders, users)
+    tasks = _running(node, [clients, offsets, Checks(leader, f"remoting@{node.settings.node.id}", transactions), windows, *faces])
 
     async def end() -> None:
         clients.close()
@@ -168,6 +165,13 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
 
     async with _listening(node.settings.cluster, machine, addresses, dispatcher, end, grpc):
         yield
+
+
+def _running(node: BrokerNode, works: Sequence[Work]) -> BackgroundTasks:
+    tasks = BackgroundTasks("remoting", node.fail)
+    for work in works:
+        tasks.spawn(work.run(), type(work).__name__.lower())
+    return tasks
 
 
 def _callers(machine: Machine, access: AccessControl, users: Callable[[], SecurityState | None]) -> Callers | None:

@@ -16,12 +16,12 @@ from tests import needs
 
 VERSIONS = ("4.9.8", "5.3.3", "5.5.0")
 SPRING = "2.3.5"
+GRPC_VERSION = "5.2.0"
 PYTHON_VERSION = "5.1.2"
 GO_VERSION = "v2.1.3-0.20251226070945-2173d070fd1b"
 FETCH_S = 300.0
 COMPILE_S = 120.0
-PROGRAMS = Path(__file__).parent / "java"
-SPRING_PROGRAMS = Path(__file__).parent / "spring"
+PROGRAMS, GRPC_PROGRAMS, SPRING_PROGRAMS = (Path(__file__).parent / name for name in ("java", "java5", "spring"))
 GO_PROGRAMS = Path(__file__).parent / "go"
 PYTHON_PROGRAMS = Path(__file__).parent / "python"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger-tests" / "rocketmq"
@@ -58,6 +58,11 @@ class JavaClient:
 def java_client(version: str, folder: Path) -> JavaClient:
     """The client of that version, its programs compiled in ``folder``.  The test is skipped where it cannot be had."""
     return _compiled(version, "rocketmq-tools", _NO_LOGS, PROGRAMS, folder)
+
+
+def grpc_java_client(folder: Path) -> JavaClient:
+    """The same of the client that speaks gRPC."""
+    return _compiled(GRPC_VERSION, "rocketmq-client-java", _NO_LOGS, GRPC_PROGRAMS, folder)
 
 
 def spring_client(folder: Path) -> JavaClient:
