@@ -110,3 +110,13 @@ def test_a_client_cannot_be_in_more_groups_by_and_by() -> None:
                 await say(clients, connection, beat("c", "one-more"))
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize(("expression", "code"), [("n > 1", Answer.SUCCESS), ("n >", Answer.SUBSCRIPTION_PARSE_FAILED)])
+def test_a_consumer_learns_at_its_start_that_its_expression_is_none(expression: str, code: Answer) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with clients_at(rig, rig.master) as clients:
+            wanted = {"subscriptionData": {"expressionType": "SQL92", "subString": expression, "topic": "t"}}
+            assert (await ask(clients.handlers(), Request.CHECK_CLIENT_CONFIG, json.dumps(wanted).encode())).code == code
+
+    Rig().run(scenario)
