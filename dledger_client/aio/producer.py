@@ -23,8 +23,10 @@ from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
+from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.rpc import methods
 
 
 class Producer(AsyncClient):
@@ -333,6 +335,30 @@ class Producer(AsyncClient):
         """
         self._core.require_open()
         self.send_async(message, queue_key, queue_id)
+
+    async def recall(self, topic: str, sent: SendResult) -> None:
+        """Recall a message that was sent with ``deliver_at_ms``: it is never delivered, whichever node leads then. Safe to repeat.
+
+        Args:
+            topic: The topic that it was sent to.
+            sent: What its send returned: where it is stored until then.
+
+        Raises:
+            InvalidArgumentError: It does not wait: its time has come, or it had none.
+            OutcomeUnknownError: It was not acknowledged in time; the message may be recalled.
+            DledgerError: The cluster did not respond within ``send_timeout_ms``.
+
+        Examples:
+            >>> sent = await producer.send(Message("reminders", b"call back", deliver_at_ms=at_ms))
+            >>> await producer.recall("reminders", sent)
+        """
+        self._require_loop()
+        core = self._core
+        core.require_open()
+        request = broker_pb2.RecallMessageRequest(topic=topic, unique_id=sent.msg_id, offset=max(0, sent.queue_offset))
+        deadline_ms = core.deadline_ms()
+        await core.router.ensure_group(sent.replica_group, deadline_ms)
+        await core.router.call_leader(sent.replica_group, methods.RECALL_MESSAGE, request, deadline_ms=deadline_ms)
 
     async def stored(self, topic: str) -> dict[tuple[str, int], int]:
         """Take over a ``producer_id`` and count the messages that earlier producers with it have stored.

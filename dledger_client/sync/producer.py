@@ -213,6 +213,24 @@ class Producer(ProducerBase):
         """
         self._sync_send_oneway(message, queue_key, queue_id)
 
+    def recall(self, topic: str, sent: SendResult) -> None:
+        """Recall a message that was sent with ``deliver_at_ms``: it is never delivered, whichever node leads then. Safe to repeat.
+
+        Args:
+            topic: The topic that it was sent to.
+            sent: What its send returned: where it is stored until then.
+
+        Raises:
+            InvalidArgumentError: It does not wait: its time has come, or it had none.
+            OutcomeUnknownError: It was not acknowledged in time; the message may be recalled.
+            DledgerError: The cluster did not respond within ``send_timeout_ms``.
+
+        Examples:
+            >>> sent = producer.send(Message("reminders", b"call back", deliver_at_ms=at_ms))
+            >>> producer.recall("reminders", sent)
+        """
+        self._run(self._inner.recall(topic, sent))
+
     def stored(self, topic: str) -> dict[tuple[str, int], int]:
         """Take over a ``producer_id`` and count the messages that earlier producers with it have stored.
 

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import pytest
 from broker.remoting.codes import Answer, Request
 from broker.remoting.command import MAX_FRAME_BYTES, Command
 from dledger_client import Message, Producer, PullConsumer
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame import Frame, decode_frame
 from tests.cluster.harness import send_garbage
 from tests.cluster.rocketmq import RocketmqCluster, ask
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_MS, wait_until
 
 KEY = "7F00000100001234567800000000000"
 
@@ -138,6 +140,21 @@ def test_a_timed_message_is_recalled_by_its_handle_until_it_is_due_also_at_a_new
     frames = pull(cluster.remoting(cluster.leader()), "recalled", 0, 0)[1]
     assert {frame.body: frame.properties["UNIQ_KEY"] for frame in frames} == {b"now": f"{KEY}9", b"7": keys[7], b"8": keys[8]}
     assert not [name for frame in frames for name in frame.properties if name in ("TIMER_OUT_MS", "REAL_TOPIC", "REAL_UNIQ_KEY")]
+
+
+def test_a_native_producer_recalls_what_it_sent_and_a_new_leader_keeps_to_it(cluster: RocketmqCluster) -> None:
+    cluster.cli_ok("topic", "create", "taken-back", "--queues", "1")
+    due_ms, killed = time.time_ns() // 1_000_000 + 15_000, cluster.leader()
+    with Producer(cluster.bootstrap, group="p") as producer, PullConsumer(cluster.bootstrap) as consumer:
+        first, second, _ = [producer.send(Message("taken-back", body, deliver_at_ms=due_ms)) for body in (b"1", b"2", b"kept")]
+        producer.recall("taken-back", first)
+        cluster.kill(killed)
+        producer.recall("taken-back", second)
+        cluster.start(killed)
+        (kept,) = consumer.fetch("taken-back", 0, 0, 10, wait_ms=LIMIT_MS)
+        assert kept.body == b"kept"
+        with pytest.raises(InvalidArgumentError, match="wait"):
+            producer.recall("taken-back", first)
 
 
 def test_routes_name_each_replica_group_as_a_broker_with_its_leader_first(cluster: RocketmqCluster) -> None:

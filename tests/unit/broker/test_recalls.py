@@ -9,10 +9,11 @@ import pytest
 
 import broker.delivery.timers
 import store.state.timers
+from dledger_client.aio import Message
 from dledger_client.cluster.router import Router
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
+from dledger_wire.errors import BusyError, ClientClosedError, DledgerError, InvalidArgumentError
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.rpc import methods
 from store.commands.command import JsonObject
@@ -42,6 +43,29 @@ async def waiting(rig: Rig) -> dict[str, tuple[str, int]]:
         assert message is not None
         found[message.frame.body.decode()] = (message.frame.properties["UNIQ_KEY"], message.frame.queue_offset)
     return found
+
+
+def test_a_producer_recalls_what_it_sent_also_at_the_next_leader() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            start = wall_ms(rig)
+            sent = [await producer.send(Message("t", b"%d" % number, deliver_at_ms=start + 20_000)) for number in range(3)]
+            await producer.recall("t", sent[0])
+            rig.isolate(rig.master)
+            await producer.recall("t", sent[1])
+            await producer.recall("t", sent[0])
+            (kept,) = await consumer.fetch("t", 0, 0, 10, wait_ms=30_000)
+            assert kept.body == b"2"
+            with pytest.raises(InvalidArgumentError, match=LATE):
+                await producer.recall("t", sent[2])
+            plain = await producer.send(Message("t", b"at once"))
+            with pytest.raises(InvalidArgumentError, match=LATE):
+                await producer.recall("t", plain)
+        with pytest.raises(ClientClosedError):
+            await producer.recall("t", sent[0])
+
+    Rig().run(scenario)
 
 
 def test_what_is_recalled_is_not_delivered_and_the_others_are() -> None:
