@@ -90,7 +90,7 @@ def measured(name: str) -> dict[str, object]:
     load = LOADS[name]
     with tempfile.TemporaryDirectory(prefix="dledger-bench-") as folder, PrivateCluster(Path(folder)) as cluster:
         cluster.start()
-        bootstrap, term = cluster.bootstrap, _term(cluster)
+        bootstrap, term = cluster.bootstrap, term_of(cluster)
         with Admin(bootstrap) as admin:
             for topic in ("heavy", "probe"):
                 admin.create_topic(topic, queues=8)
@@ -111,11 +111,11 @@ def measured(name: str) -> dict[str, object]:
             **{end: sum(each[end] for each in parts) for end in ("stored", "refused", "in doubt")},
             "probe p99 ms": [round(each[len(each) * 99 // 100], 1) for each in (alone, beside)],
             "largest RSS MB": {node: largest_mb(process.pid) for node, process in cluster.processes.items()},
-            "new leaders": _term(cluster) - term,
+            "new leaders": term_of(cluster) - term,
         }
 
 
-def _term(cluster: PrivateCluster) -> int:
+def term_of(cluster: PrivateCluster) -> int:
     return max(node.term for node in cluster.statuses().values())
 
 
