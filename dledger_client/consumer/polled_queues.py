@@ -160,6 +160,15 @@ class PolledQueue(ProcessQueue):
             self._count_in(rest, round(part.message_bytes * len(rest)))
         self.taken_to = rest[0].queue_offset
 
+    def abandon(self) -> None:
+        """The caller's part ends; only what it has done counts, whatever its thread is given just now."""
+        part, self.part = self.part, None
+        done = 0 if part is None else part.done
+        if part is not None and done < len(part.messages):
+            self.taken_to = part.messages[done].queue_offset
+        if self._polling.auto_commit:
+            self.settle(self.taken_to)
+
     def seek(self, offset: int) -> None:
         """Give the messages from there on next.  With auto-commit, those in front of it count as consumed when the caller is back."""
         self.take_back_rest()
@@ -203,10 +212,10 @@ class Polling:
     def end(self, *, is_consumed: bool) -> list[MessageQueue]:
         """Let all queues go, once the caller has been told: returns which.  ``is_consumed``: what it has in hand counts as consumed."""
         self._is_ended = True
-        if not is_consumed:
-            for part in self._parts:
-                part.given = part.done
-        self.take_back()
+        if is_consumed:
+            self.take_back()
+        else:
+            self._abandon()
         self._telling = [queue for queue in self._held() if queue.is_announced]
         return sorted(queue.queue for queue in self._telling)
 
@@ -276,6 +285,13 @@ class Polling:
         if self._call is not None:
             self.running.end(self._call)
         self._call = None if part is None else self.running.begin(part.context)
+
+    def _abandon(self) -> None:
+        """The caller ends, and has not consumed what it has in hand."""
+        for part in self._parts:
+            part.queue.abandon()
+        self._parts, self._at = [], 0
+        self._begin_call(None)
 
     def take(self, limit: int) -> bool:
         """Take up to so many messages of all queues in turn; whether there are any."""

@@ -249,6 +249,29 @@ def test_the_end_of_a_block_commits_the_message_in_hand_unless_it_failed(error: 
     Rig().run(scenario)
 
 
+def test_on_revoked_of_a_block_that_failed_commits_only_what_the_caller_had_done() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        await send(rig, 30)
+        group = PolledGroup(rig, auto_commit=False)
+
+        async def commits(_queues: list[MessageQueue]) -> None:
+            await member.consumer.commit()
+
+        async def block() -> None:
+            async with member.consumer as consumer:
+                async for message in consumer:
+                    if message.queue_offset == 9:
+                        raise ValueError("failed")
+
+        member = group.add("a", on_revoked=commits)
+        with pytest.raises(ValueError, match="failed"):
+            await group.on(member, block())
+        assert await committed(rig) == {("g0", 0): 9}
+
+    Rig().run(scenario)
+
+
 def test_a_close_does_not_commit_what_the_caller_has_in_hand() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
