@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dledger_client.sync.polled import Consumer as Consumer
     from dledger_client.sync.producer import Producer as Producer
     from dledger_client.sync.push import PushConsumer as PushConsumer
+    from dledger_client.sync.simple_consumer import SimpleConsumer as SimpleConsumer
     from dledger_client.sync.transaction import Transaction as Transaction
     from dledger_client.sync.transaction import TransactionProducer as TransactionProducer
     from dledger_client.types import *  # noqa: F403

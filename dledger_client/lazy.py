@@ -16,6 +16,7 @@ CLIENTS = {
     "Producer": "producer",
     "PullConsumer": "consumer",
     "PushConsumer": "push",
+    "SimpleConsumer": "simple_consumer",
     "Transaction": "transaction",
     "TransactionProducer": "transaction",
 }

@@ -21,6 +21,7 @@ from dledger_client.consumer.listener import Listener as Listener
 from dledger_client.consumer.poll_settings import ConsumerSettings as ConsumerSettings
 from dledger_client.consumer.poll_settings import RebalanceCallback as RebalanceCallback
 from dledger_client.consumer.settings import PushSettings as PushSettings
+from dledger_client.fetch.leased import LeasedMessage as LeasedMessage
 from dledger_client.fetch.options import FetchOptions as FetchOptions
 from dledger_client.fetch.options import PullSettings as PullSettings
 from dledger_client.fetch.options import RangeOptions as RangeOptions

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dledger_client.aio.polled import Consumer as Consumer
     from dledger_client.aio.producer import Producer as Producer
     from dledger_client.aio.push import PushConsumer as PushConsumer
+    from dledger_client.aio.simple_consumer import SimpleConsumer as SimpleConsumer
     from dledger_client.aio.transaction import Transaction as Transaction
     from dledger_client.aio.transaction import TransactionProducer as TransactionProducer
     from dledger_client.types import *  # noqa: F403
