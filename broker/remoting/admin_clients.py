@@ -47,7 +47,7 @@ class AdminClients:
             return Command(Answer.SYSTEM_ERROR, remark=f"no queue {queue_id} of topic {topic}")
         first, wanted = max(request.number("index"), queue.min_offset), min(max(request.number("count"), 0), MOST_UNITS)
         units = await self._node.store.reader.units(topic, queue_id, first, wanted)
-        rows = [{"physicOffset": int(pos), "physicSize": int(size), "tagsCode": int(tag)} for pos, size, tag in units]
+        rows = [{"physicOffset": pos, "physicSize": size, "tagsCode": tag} for pos, size, tag in units.tolist()]
         found: dict[str, object] = {"minQueueIndex": queue.min_offset, "maxQueueIndex": queue.max_offset, "queueData": rows}
         if group:
             subscribed = [row for member in await self._members(group) for row in member.subscriptions if row.topic == topic]
