@@ -12,7 +12,8 @@ from dledger_wire.errors import InvalidNameError
 from dledger_wire.names import MAX_ID_CHARS, check_group, check_topic
 from dledger_wire.rpc.transport import CallContext
 
-CLIENT_ID = "x-mq-client-id"
+CLIENT_ID, LANGUAGE = "x-mq-client-id", "x-mq-language"
+NODE = "HTTP"  # what the client for Node.js says that its language is
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Client:
     client_id: str
     peer: str
     end_s: float = math.inf
+    language: str = ""
 
     @property
     def left_s(self) -> float:
@@ -33,7 +35,7 @@ def client_of(caller: CallContext) -> Client:
     client_id = caller.metadata.get(CLIENT_ID, "")
     if not client_id or len(client_id) > MAX_ID_CHARS:
         raise StatusError(Code.CLIENT_ID_REQUIRED, f"{CLIENT_ID}: expected 1 to {MAX_ID_CHARS} characters")
-    return Client(client_id, caller.peer, getattr(caller, "end_s", math.inf))
+    return Client(client_id, caller.peer, getattr(caller, "end_s", math.inf), caller.metadata.get(LANGUAGE, ""))
 
 
 def topic_of(resource: Resource) -> str:

@@ -29,7 +29,7 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
     QueryRouteRequest,
     QueryRouteResponse,
 )
-from broker.rocketmq_grpc.client import Client, group_of, topic_of
+from broker.rocketmq_grpc.client import NODE, Client, group_of, topic_of
 from broker.rocketmq_grpc.statuses import StatusError, ok
 from broker.security.access import AccessControl
 from dledger_wire.errors import TopicNotFoundError
@@ -51,10 +51,10 @@ class GrpcRoutes:
     def __init__(self, routes: Routes, access: AccessControl, *, only_leaders: bool) -> None:
         self._routes, self._access, self._only_leaders = routes, access, only_leaders
 
-    async def query_route(self, request: QueryRouteRequest, _client: Client) -> QueryRouteResponse:
+    async def query_route(self, request: QueryRouteRequest, client: Client) -> QueryRouteResponse:
         answer = QueryRouteResponse(status=ok())
         for row in await self._rows(request.topic, Action.DESCRIBE):
-            broker = self._broker(row)
+            broker = self._broker(row, client)
             for number, perm in _queues(row.read_queues, row.write_queues, row.perm):
                 queue = answer.message_queues.add(topic=request.topic, id=number, permission=_PERMISSIONS[perm], broker=broker)
                 queue.accept_message_types.extend(TYPES)
@@ -62,13 +62,13 @@ class GrpcRoutes:
             raise StatusError(Code.FORBIDDEN, f"topic {request.topic.name} is neither read nor written")
         return answer
 
-    async def query_assignment(self, request: QueryAssignmentRequest, _client: Client) -> QueryAssignmentResponse:
+    async def query_assignment(self, request: QueryAssignmentRequest, client: Client) -> QueryAssignmentResponse:
         """Any number of consumers share a queue, so each is given one that stands for all queues of a replica group."""
         self._access.require(CALLER.get().principal, Action.READ, Resource.GROUP, group_of(request.group))
         answer = QueryAssignmentResponse(status=ok())
         for row in await self._rows(request.topic, Action.READ):
             if row.perm & Perm.READ and row.read_queues:
-                broker = self._broker(row)
+                broker = self._broker(row, client)
                 queue = MessageQueue(topic=request.topic, id=ANY_QUEUE, permission=Permission.READ_WRITE, broker=broker)
                 queue.accept_message_types.extend(TYPES)
                 answer.assignments.append(Assignment(message_queue=queue))
@@ -76,8 +76,9 @@ class GrpcRoutes:
             raise StatusError(Code.FORBIDDEN, f"topic {request.topic.name} is not read")
         return answer
 
-    def _broker(self, row: TopicRow) -> Broker:
-        return Broker(name=row.group, id=0, endpoints=endpoints_of(row.addresses[:1] if self._only_leaders else row.addresses))
+    def _broker(self, row: TopicRow, client: Client) -> Broker:
+        takes_one = self._only_leaders or client.language == NODE  # which looks for a host that is called like all of them together
+        return Broker(name=row.group, id=0, endpoints=endpoints_of(row.addresses[:1] if takes_one else row.addresses))
 
     async def _rows(self, topic: pb.Resource, action: Action) -> Sequence[TopicRow]:
         name = topic_of(topic)

@@ -84,6 +84,10 @@ def test_a_route_has_each_queue_once_and_the_addresses_of_all_nodes(cluster: Roc
         assert missing.status.code == pb.TOPIC_NOT_FOUND
         assert missing.status.message == "CODE: 17  DESC: No topic route info in name server for the topic: nowhere"
     assert sorted(cluster.status_json()["rocketmq"]["grpc"]) == sorted(nodes)
+    node = GrpcClient(cluster.remoting(cluster.leader()), metadata=(("x-mq-language", "HTTP"),))
+    for queue_ in node.call("QueryRoute", request).message_queues:
+        assert len(queue_.broker.endpoints.addresses) == 1, "the client for Node.js takes one only"
+    node.close()
 
 
 @pytest.mark.parametrize("place", ["leader", "follower"])
