@@ -42,6 +42,7 @@ CLIENTS: dict[str, tuple[Any, ...]] = {
     "Producer": (),
     "PullConsumer": (),
     "PushConsumer": ("billing",),
+    "SimpleConsumer": ("billing", "orders"),
     "TransactionProducer": ("billing", lambda _: TransactionState.COMMIT),
 }
 
