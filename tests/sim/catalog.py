@@ -28,7 +28,7 @@ WHAT = {
     "remaking": "topics are deleted and created again under the faults of messaging",
     "transacting": "transactional producers are killed between any two steps; leaders are killed, cut off, paused",
     "transacting-clocks": "as transacting, and clocks jump by years",
-    "pressure": "producers send more than tiny limits, slow disks and quotas let through, while nodes die and pause",
+    "pressure": "producers send more than tiny limits, slow disks and quotas let through, while nodes die and pause and consumers stop",
     "leasing": "many consumers lease and acknowledge messages one by one, in order or not, while nodes die, are cut off, pause",
     "owners": "orderly consumers are killed, paused, cut off, stopped, while nodes die",
     "sharers": "concurrent consumers are killed, paused, cut off, stopped, while nodes die",

@@ -1,7 +1,8 @@
 """More than a replica group can take: producers that send all they can beside one that sends little, tiny limits, slow disks, quotas.
 
-Owns the producers, what strikes them, and the rules: what is under way stays within the window, each send ends, what is refused is not
-stored and what is acknowledged is stored once, streams that wait are served in turn, and nothing is counted any more at the end.
+Owns the producers, consumers that stop reading, what strikes them, and the rules: what is under way stays within the window, each send
+ends, what is refused is not stored and what is acknowledged is stored once, streams that wait are served in turn, consumers get each
+message once however they stop, and nothing is counted any more at the end.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
 from dledger.replica.proposer import Proposer
-from dledger_client.aio import Message
+from dledger_client.aio import Message, PullConsumer
 from dledger_client.aio import Producer as Client
 from dledger_wire.errors import DledgerError, NotReadyError
 from tests.sim.host import Host
@@ -59,6 +60,8 @@ class World(StruckWorld):
         self.heavy = [self._sender(f"h{number}", size) for number, size in enumerate(sizes)]
         self.light = self._sender("light", 100)
         self.most_under_way = 0
+        self._readers = draw.randrange(4)  # consumers that stop in the middle of an answer, again and again
+        self._sent_all = False
 
     @property
     def senders(self) -> list[Sender]:
@@ -71,11 +74,17 @@ class World(StruckWorld):
     async def run(self) -> None:
         await self.rig.topic("t", queues=QUEUES)
         looking = asyncio.ensure_future(self._look())
+        reading = asyncio.gather(*(self._read_and_stop() for _ in range(self._readers)))
         async with asyncio.timeout(LIMIT_S / 2):
             await asyncio.gather(*map(self._send_all, self.heavy), self._send_light(), self._slow_down())
         for sender in self.senders:
             await sender.producer.close()
+        self._sent_all = True
         await self._account()
+        async with asyncio.timeout(LIMIT_S / 4):
+            read = await reading
+        stored = sorted(await self._stored())
+        assert all(sorted(bodies) == stored for bodies in read), f"read {[len(bodies) for bodies in read]} of {len(stored)} messages"
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking  # raises what it found
@@ -107,6 +116,36 @@ class World(StruckWorld):
         while self.light.sent < LIGHT_MESSAGES:
             await self._send(self.light)
             await asyncio.sleep(self.draw.random() / 50)
+
+    # Consumers that stop reading
+
+    async def _read_and_stop(self) -> list[bytes]:
+        """What a consumer gets that leaves what was asked for unread for seconds; it ends when it has read all that is stored."""
+        bodies: list[bytes] = []
+        at = [0] * QUEUES
+        async with self.rig.consumer() as consumer:
+            while True:
+                is_last = self._sent_all
+                for queue_id in range(QUEUES):
+                    with suppress(DledgerError):
+                        await self._read_some(consumer, queue_id, at, bodies, stops=not is_last)
+                with suppress(DledgerError):
+                    ends = {queue_id: held.max_offset for (_group, queue_id), held in (await consumer.offsets("t")).items()}
+                    if is_last and [ends[queue_id] for queue_id in range(QUEUES)] == at:
+                        return bodies
+                await asyncio.sleep(self.draw.random())
+
+    async def _read_some(self, consumer: PullConsumer, queue_id: int, at: list[int], bodies: list[bytes], *, stops: bool) -> None:
+        """Read on from ``at``; stop after each chunk, and leave the rest now and then."""
+        end = next(held.max_offset for (_group, number), held in (await consumer.offsets("t")).items() if number == queue_id)
+        async with aclosing(consumer.read_chunks("t", queue_id, at[queue_id], end, chunk_bytes=BATCH_BYTES)) as chunks:
+            async for chunk in chunks:
+                bodies += [message.body for message in chunk.messages()]
+                at[queue_id] += chunk.count
+                if stops:
+                    await asyncio.sleep(self.draw.random() * 5)
+                    if self.draw.random() < 0.2:
+                        return
 
     # What strikes
 
