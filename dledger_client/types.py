@@ -15,13 +15,13 @@ from dledger_client.consumer.allocation import by_config as by_config
 from dledger_client.consumer.allocation import by_machine_room as by_machine_room
 from dledger_client.consumer.allocation import consistent_hash as consistent_hash
 from dledger_client.consumer.allocation import machine_room_nearby as machine_room_nearby
+from dledger_client.consumer.leased_messages import LeasedMessage as LeasedMessage
 from dledger_client.consumer.listener import Action as Action
 from dledger_client.consumer.listener import ConsumeContext as ConsumeContext
 from dledger_client.consumer.listener import Listener as Listener
 from dledger_client.consumer.poll_settings import ConsumerSettings as ConsumerSettings
 from dledger_client.consumer.poll_settings import RebalanceCallback as RebalanceCallback
 from dledger_client.consumer.settings import PushSettings as PushSettings
-from dledger_client.fetch.leased import LeasedMessage as LeasedMessage
 from dledger_client.fetch.options import FetchOptions as FetchOptions
 from dledger_client.fetch.options import PullSettings as PullSettings
 from dledger_client.fetch.options import RangeOptions as RangeOptions

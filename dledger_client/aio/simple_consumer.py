@@ -1,272 +1,284 @@
-"""The simple consumer for asyncio: any number of them share the queues of a topic and acknowledge messages one by one."""
+"""The simple consumer for asyncio: messages that are received, and acknowledged one by one, by any number of consumers of a queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, TypeVar, Unpack
+from collections.abc import Iterable, Sequence
+from typing import Self, Unpack
 
 from dledger_client.aio.base import AsyncClient
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
-from dledger_client.cluster.missing_parts import find_parts
-from dledger_client.cluster.routes import TopicQueues
-from dledger_client.fetch.leased import LeasedMessage, leased_messages
+from dledger_client.consumer.lease_polls import LeasePolls, PollOptions
+from dledger_client.consumer.leased_messages import LeasedMessage
+from dledger_client.consumer.receipts import How, Receipts, What
+from dledger_client.consumer.settings import FIRST, LAST
 from dledger_client.fetch.subscription import Subscription
+from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, within
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import SecuritySettings
-from dledger_wire._pb import pop_pb2
-from dledger_wire.errors import InvalidArgumentError, NotReadyError, StaleReceiptError, UnreachableError
+from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
-from dledger_wire.rpc import methods
-from dledger_wire.rpc.error_detail import from_detail
-from dledger_wire.rpc.methods import UnaryMethod
 
-WAIT_MS = 1_000  # of one call: a leader that is silent for longer than that is left
-CALL_MS = 10_000
-MAX_RECEIPTS = 1_024  # in one request
-LOOK_AGAIN_MS = 10_000  # for replica groups that have queues of the topic since
+MAX_RECEIVED = 1024
+LEAST_INVISIBLE_MS, MOST_INVISIBLE_MS = 1_000, 12 * 3_600_000
+MAX_WAIT_MS = 24 * 3_600_000
+CLOSE_S = 5.0  # for acknowledgements on their way, and to give back what was not handed out
 
-RequestT = TypeVar("RequestT", pop_pb2.AcknowledgeRequest, pop_pb2.ChangeInvisibleRequest, pop_pb2.MoveToDeadLettersRequest)
+Messages = LeasedMessage | Sequence[LeasedMessage]
 
 
 class SimpleConsumer(AsyncClient):
-    """Receives messages that no other consumer of the group gets meanwhile, and acknowledges each by itself.
+    """Receives messages of the group, and acknowledges them one by one, in any order.
 
-    A message that is not acknowledged in time is delivered again, to any consumer of the group. There may be more consumers than queues.
+    Any number of consumers share each queue. A message is invisible to the others for ``invisible_ms`` from when it is received: if it is
+    not acknowledged by then, it comes again, to any of them. One that was received too often becomes a dead letter of the group. Tasks and
+    threads may use one consumer at the same time.
 
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the consumer group.
-        topic: The topic to consume.
-        tags: Only messages with one of these tags: ``a || b``. Others are done for the group.
-        sql: Only messages whose properties match this SQL92 filter. Others are done for the group.
-        fifo: Messages with the same property ``__SHARDINGKEY`` are delivered in order, each when the one before is acknowledged.
-        invisible_s: How long a message is this consumer's, in seconds: 1 to 43 200.
-        from_end: A group without a position begins behind the newest message, not at the oldest.
+        topics: A topic, or a list of topics; see ``subscribe`` for filters.
+        invisible_ms: How long a message is this consumer's, in milliseconds.
+        wait_ms: While there are none, how long ``receive`` waits for the first message, in milliseconds.
+        max_messages: Messages that ``receive`` returns at most; the loop takes as many in hand at a time.
+        orderly: A message waits until those of its message group before it are acknowledged.
+        max_attempts: How often a message is received before it becomes a dead letter; 0: by the settings of the group.
+        consume_from_where: Where a new group begins: ``first`` or ``last``.
+        timeout_ms: How long each request is tried, in milliseconds.
         settings: See ``SecuritySettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
+        InvalidNameError: The name of the group or of a topic is not valid.
         ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
     Examples:
-        >>> async with SimpleConsumer("127.0.0.1:10911", group="billing", topic="orders") as consumer:
-        ...     messages = await consumer.receive()
-        ...     await consumer.ack(messages)
+        >>> async with SimpleConsumer("127.0.0.1:10911", group="billing", topics=["orders"]) as consumer:
+        ...     async for message in consumer:
+        ...         print(message.attempt, message.body)
+        ...         await consumer.ack(message)
     """
 
     def __init__(
         self,
-        bootstrap: Bootstrap,
-        group: str,
-        topic: str,
+        bootstrap: Bootstrap = (),
+        group: str = "",
+        topics: str | Iterable[str] = (),
         *,
-        tags: str = "*",
-        sql: str = "",
-        fifo: bool = False,
-        invisible_s: float = 60.0,
-        from_end: bool = False,
+        invisible_ms: int = 30_000,
+        wait_ms: int = 10_000,
+        max_messages: int = 32,
+        orderly: bool = False,
+        max_attempts: int = 0,
+        consume_from_where: str = FIRST,
+        timeout_ms: int = 10_000,
         **settings: Unpack[SecuritySettings],
     ) -> None:
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
-        self.group, self.topic = check_group(group), check_topic(topic)
-        wanted = Subscription(tags, sql)
-        self._receive = pop_pb2.ReceiveRequest(
-            group=group, topic=topic, tag_hashes=wanted.tag_hashes, sql=sql, fifo=fifo, from_end=from_end, invisible_ms=_ms(invisible_s)
-        )
+        self.group = check_group(group)
+        check_kind(bool, "orderly", orderly)
+        within(0, MAX_U32, max_attempts=max_attempts)
+        within(1, MAX_U32, timeout_ms=timeout_ms)
+        if consume_from_where not in (FIRST, LAST):
+            raise InvalidArgumentError(f"consume_from_where {consume_from_where!r}: expected {FIRST} or {LAST}")
+        self._defaults = max_messages, invisible_ms, wait_ms
+        _check(*self._defaults)
+        self._subscriptions: dict[str, Subscription] = {}
+        for topic in [topics] if isinstance(topics, str) else topics:
+            self.subscribe(topic)
         self._router = environment_for(bootstrap, **settings).open_router(bootstrap)
-        self._parts: list[TopicQueues] = []
-        self._looked_ms = 0
-        self._turn = 0
+        self._receipts = Receipts(self._router, self.group, timeout_ms)
+        options = PollOptions(self.group, orderly, max_attempts, consume_from_where == LAST, timeout_ms)
+        self._polls = LeasePolls(self._router, options, self._subscriptions, self._receipts)
+        self._ending: asyncio.Task[None] | None = None  # what closes, whichever caller waits for it
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
     def _description(self) -> str:
-        return f"{self.group!r} of {self.topic!r} at {self._bootstrap}"
+        return f"of group {self.group} at {self._bootstrap}"
 
     @property
     def _is_left_open(self) -> bool:
         return self._router.channels.is_open
 
+    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
+        """Receive messages of a topic, from the next request on.
+
+        The group is done with messages that the filter leaves out: all its consumers need the same one.
+
+        Args:
+            topic: The topic.
+            expression: Tags to receive: ``a || b``; ``*``: all.
+            sql: An SQL92 filter of properties, instead of tags.
+
+        Raises:
+            InvalidArgumentError: The tags have a mistake. One in ``sql`` is found by the nodes when messages are received.
+
+        Examples:
+            >>> consumer.subscribe("orders", "created || paid")
+        """
+        check_kind(str, "topic", topic)
+        self._subscriptions[check_topic(topic)] = Subscription(expression, sql)
+
+    async def receive(
+        self, max_messages: int | None = None, *, invisible_ms: int | None = None, wait_ms: int | None = None
+    ) -> list[LeasedMessage]:
+        """The next messages, of all queues in turn.
+
+        Args:
+            max_messages: Messages to return at most. Default: as given to the constructor, as the next two.
+            invisible_ms: How long they are this consumer's, in milliseconds.
+            wait_ms: While there are none, how long to wait for the first, in milliseconds.
+
+        Returns:
+            The messages; empty when there were none in that time.
+
+        Raises:
+            InvalidArgumentError: An argument is outside its range, there is no topic, or an SQL filter has a mistake.
+            TopicNotFoundError: A topic does not exist.
+            StaleLockError: Consumers of the group that share out its queues have them all.
+            ClientClosedError: The consumer was closed.
+            DledgerError: No replica group answered.
+
+        Examples:
+            >>> for message in await consumer.receive(100, invisible_ms=60_000):
+            ...     print(message.body)
+            ...     await consumer.ack(message)
+        """
+        most, invisible, wait = self._defaults
+        most = most if max_messages is None else max_messages
+        return await self._take(most, most, invisible if invisible_ms is None else invisible_ms, wait if wait_ms is None else wait_ms)
+
+    async def _take(self, max_messages: int, poll_messages: int, invisible_ms: int, wait_ms: int) -> list[LeasedMessage]:
+        _check(max_messages, invisible_ms, wait_ms)
+        if not self._subscriptions:
+            raise InvalidArgumentError("a consumer needs at least one topic before it receives; expected topics=NAME")
+        self._require_open()
+        self._router.watch()
+        return await self._polls.take(max_messages, poll_messages, invisible_ms, wait_ms)
+
+    def _require_open(self) -> None:
+        if self._ending is not None:
+            raise ClientClosedError("the consumer is closed")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LeasedMessage:
+        most, invisible_ms, wait_ms = self._defaults
+        try:
+            while not (found := await self._take(1, most, invisible_ms, wait_ms)):
+                pass
+        except ClientClosedError:
+            raise StopAsyncIteration from None
+        return found[0]
+
+    # What becomes of messages
+
+    async def ack(self, messages: Messages) -> list[DledgerError | None]:
+        """Acknowledge: the group is done with the messages. Durable on a majority when this returns.
+
+        Args:
+            messages: A message, or a list of them: of any topics and queues.
+
+        Returns:
+            For each message None, or why it was not acknowledged: StaleReceiptError when its invisible time ended and it came again.
+
+        Raises:
+            StaleReceiptError: The one message, which is not in a list, is no longer this consumer's.
+            DledgerError: The cluster did not confirm that of the one message in time.
+
+        Examples:
+            >>> messages = await consumer.receive()
+            >>> errors = await consumer.ack(messages)
+        """
+        return await self._settle(messages, How(What.ACKNOWLEDGED))
+
+    async def nack(self, messages: Messages, delay_ms: int = 0) -> list[DledgerError | None]:
+        """Give messages back: they come again, to any consumer of the group.
+
+        Args:
+            messages: A message, or a list of them.
+            delay_ms: When, from now on in milliseconds.
+
+        Returns:
+            As of ``ack``, which says what is raised, too.
+
+        Raises:
+            InvalidArgumentError: ``delay_ms`` is outside its range.
+
+        Examples:
+            >>> await consumer.nack(message, delay_ms=5_000)
+        """
+        within(0, MOST_INVISIBLE_MS, delay_ms=delay_ms)
+        return await self._settle(messages, How(What.CHANGED, delay_ms))
+
+    async def extend(self, messages: Messages, invisible_ms: int | None = None) -> list[DledgerError | None]:
+        """Keep messages longer.
+
+        Args:
+            messages: A message, or a list of them.
+            invisible_ms: How long they are this consumer's from now on, in milliseconds. Default: as given to the constructor.
+
+        Returns:
+            As of ``ack``, which says what is raised, too.
+
+        Raises:
+            InvalidArgumentError: ``invisible_ms`` is outside its range.
+
+        Examples:
+            >>> await consumer.extend(message, 60_000)
+        """
+        invisible_ms = self._defaults[1] if invisible_ms is None else invisible_ms
+        within(LEAST_INVISIBLE_MS, MOST_INVISIBLE_MS, invisible_ms=invisible_ms)
+        return await self._settle(messages, How(What.CHANGED, invisible_ms))
+
+    async def reject(self, messages: Messages) -> list[DledgerError | None]:
+        """Move messages to the dead letters of the group.
+
+        Args:
+            messages: A message, or a list of them.
+
+        Returns:
+            As of ``ack``, which says what is raised, too.
+
+        Examples:
+            >>> await consumer.reject(message)
+        """
+        return await self._settle(messages, How(What.DEAD))
+
+    async def _settle(self, messages: Messages, how: How) -> list[DledgerError | None]:
+        self._require_open()
+        several = [messages] if isinstance(messages, LeasedMessage) else list(messages)
+        check_kind(LeasedMessage, "message", *several)
+        results = await self._receipts.settle(several, how)
+        if isinstance(messages, LeasedMessage) and results[0] is not None:
+            raise results[0]
+        return results
+
     async def close(self) -> None:
-        """Close the connections. Messages that were not acknowledged are delivered again when their time ends. Safe to repeat.
+        """End waiting calls, and give back what came and was not handed out. Safe to repeat.
+
+        What was handed out and not acknowledged comes again when its invisible time ends; ``nack`` it before to have it come at once. So
+        does what is on its way here now.
 
         Examples:
             >>> await consumer.close()
         """
-        self._router.channels.refuse()
+        if self._ending is None:
+            self._router.channels.require_loop()
+            self._ending = asyncio.get_running_loop().create_task(self._end(), name=f"end of a consumer of group {self.group}")
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        await self._polls.close()
+        self._receipts.settle_later(self._polls.held(), How(What.CHANGED, 0, uncounted=True))
+        await self._receipts.close(CLOSE_S)
         await self._router.close()
 
-    async def receive(self, max_messages: int = 32, *, wait_s: float = 20.0) -> list[LeasedMessage]:
-        """The next messages, which are this consumer's until their invisible time ends.
 
-        Args:
-            max_messages: At most so many: 1 to 1024.
-            wait_s: How long to wait for the first one, in seconds.
-
-        Returns:
-            The messages; none when there were none in time.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-            StaleLockError: Consumers in order of the same group have locked the queues.
-            NotLeaderError: No replica group of the topic has a leader for as long as was waited.
-
-        Examples:
-            >>> for leased in await consumer.receive(100):
-            ...     print(leased.body)
-        """
-        deadline_ms = self._router.clock.monotonic_ms() + int(wait_s * 1000)
-        while True:
-            parts = await self._current_parts()
-            for _ in parts:
-                self._turn += 1
-                left_ms = max(0, deadline_ms - self._router.clock.monotonic_ms())
-                wait_ms = min(left_ms, WAIT_MS // len(parts))
-                found = await self._receive_from(parts[self._turn % len(parts)].replica_group, max_messages, wait_ms)
-                if found:
-                    return found
-            if self._router.clock.monotonic_ms() >= deadline_ms:
-                return []
-
-    async def messages(self, max_messages: int = 32) -> AsyncGenerator[LeasedMessage]:
-        """Messages as they come, without end, to be acknowledged by the caller.
-
-        Args:
-            max_messages: How many are received at a time, of which the invisible time begins together.
-
-        Yields:
-            The messages.
-
-        Examples:
-            >>> async for leased in consumer.messages():
-            ...     print(leased.body)
-            ...     await consumer.ack([leased])
-        """
-        while True:
-            for leased in await self.receive(max_messages):
-                yield leased
-
-    async def ack(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Acknowledge messages: the group is done with them.
-
-        Args:
-            messages: Messages that this, or another, consumer of the group received.
-
-        Returns:
-            Those that were not the consumer's any more: they were delivered again, or are done already.
-
-        Raises:
-            OutcomeUnknownError: The acknowledgement may have counted; it may be repeated.
-
-        Examples:
-            >>> late = await consumer.ack(await consumer.receive())
-        """
-        return await self._settle(methods.ACKNOWLEDGE, pop_pb2.AcknowledgeRequest, messages)
-
-    async def nack(self, messages: Iterable[LeasedMessage], *, delay_s: float = 0.0, uncounted: bool = False) -> list[LeasedMessage]:
-        """Give messages back: any consumer of the group gets them again.
-
-        Args:
-            messages: Messages that were received.
-            delay_s: After so many seconds.
-            uncounted: This delivery does not count as an attempt.
-
-        Returns:
-            Those that were not the consumer's any more.
-
-        Examples:
-            >>> await consumer.nack(await consumer.receive(), delay_s=10)
-        """
-        return await self._settle(
-            methods.CHANGE_INVISIBLE, pop_pb2.ChangeInvisibleRequest, messages, invisible_ms=_ms(delay_s), uncounted=uncounted
-        )
-
-    async def extend(self, messages: Iterable[LeasedMessage], invisible_s: float) -> list[LeasedMessage]:
-        """Keep messages longer.
-
-        Args:
-            messages: Messages that were received.
-            invisible_s: For so many seconds from now on.
-
-        Returns:
-            Those that were not the consumer's any more.
-
-        Examples:
-            >>> await consumer.extend(await consumer.receive(), 300)
-        """
-        return await self._settle(methods.CHANGE_INVISIBLE, pop_pb2.ChangeInvisibleRequest, messages, invisible_ms=_ms(invisible_s))
-
-    async def dead_letter(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Move messages to the dead letters of the group.
-
-        Args:
-            messages: Messages that were received.
-
-        Returns:
-            Those that were not the consumer's any more.
-
-        Examples:
-            >>> await consumer.dead_letter(await consumer.receive())
-        """
-        return await self._settle(methods.MOVE_TO_DEAD_LETTERS, pop_pb2.MoveToDeadLettersRequest, messages)
-
-    async def _current_parts(self) -> list[TopicQueues]:
-        now_ms = self._router.clock.monotonic_ms()
-        if not self._parts or now_ms - self._looked_ms > LOOK_AGAIN_MS:
-            found = (await find_parts(self._router, self.topic, now_ms + CALL_MS, fresh=not self._parts)).queues
-            self._parts, self._looked_ms = [part for part in found if part.read_queues], now_ms
-        if not self._parts:
-            raise NotReadyError(f"topic {self.topic}: no replica group that answers has queues to read")
-        return self._parts
-
-    async def _receive_from(self, replica_group: str, max_messages: int, wait_ms: int) -> list[LeasedMessage]:
-        request = pop_pb2.ReceiveRequest()
-        request.CopyFrom(self._receive)
-        request.max_messages, request.wait_ms = max_messages, wait_ms
-        deadline_ms = self._router.clock.monotonic_ms() + CALL_MS
-        answer = await self._router.call_leader(replica_group, methods.RECEIVE, request, deadline_ms=deadline_ms)
-        return leased_messages(self.topic, replica_group, answer, memoryview(answer.payload))
-
-    async def _settle(
-        self,
-        method: UnaryMethod[RequestT, pop_pb2.ReceiptsResponse],
-        make: Callable[..., RequestT],
-        messages: Iterable[LeasedMessage],
-        **given: Any,
-    ) -> list[LeasedMessage]:
-        """What ``method`` says of messages, asked of the replica group of each; those whose receipts do not count are returned."""
-        places: dict[tuple[str, str], list[LeasedMessage]] = {}
-        for leased in messages:
-            places.setdefault((leased.message.replica_group, leased.message.topic_epoch), []).append(leased)
-        late: list[LeasedMessage] = []
-
-        async def one(replica_group: str, epoch: str, some: list[LeasedMessage]) -> None:
-            request = make(group=self.group, topic=self.topic, incarnation=epoch, receipts=[each.receipt for each in some], **given)
-            deadline_ms = self._router.clock.monotonic_ms() + CALL_MS
-            answer = await self._router.call_leader(replica_group, method, request, deadline_ms=deadline_ms)
-            if len(answer.results) != len(some):
-                raise UnreachableError(f"{len(answer.results)} results for {len(some)} receipts")
-            for leased, result in zip(some, answer.results, strict=True):
-                if result.HasField("error"):
-                    if result.error.code != StaleReceiptError.code:
-                        raise from_detail(result.error)
-                    late.append(leased)
-                elif result.invisible_until_ms:
-                    leased.invisible_until_ms = result.invisible_until_ms
-
-        await asyncio.gather(
-            *(
-                one(replica_group, epoch, some[first : first + MAX_RECEIPTS])
-                for (replica_group, epoch), some in places.items()
-                for first in range(0, len(some), MAX_RECEIPTS)
-            )
-        )
-        return late
-
-
-def _ms(seconds: float) -> int:
-    if not 0 <= seconds <= 43_200:
-        raise InvalidArgumentError(f"{seconds} s; expected 0 to 43 200")
-    return int(seconds * 1000)
+def _check(max_messages: int, invisible_ms: int, wait_ms: int) -> None:
+    within(1, MAX_RECEIVED, max_messages=max_messages)
+    within(LEAST_INVISIBLE_MS, MOST_INVISIBLE_MS, invisible_ms=invisible_ms)
+    within(0, MAX_WAIT_MS, wait_ms=wait_ms)

@@ -173,9 +173,10 @@ class LeaderCalls:
         deadline_ms: int,
         again: Request | None = None,
         done: Callable[[DledgerError], Response | None] | None = None,
+        lost: list[DledgerError] | None = None,
     ) -> Response:
         """See ``Router.call_leader``."""
-        lost: list[DledgerError] = []
+        lost = [] if lost is None else lost
         try:
             answer = await self._until_done(group, method, request, deadline_ms, again, lost)
         except DledgerError as error:
@@ -227,7 +228,8 @@ class LeaderCalls:
         call = asyncio.ensure_future(method.call_bytes(self._channels.to(address), request, timeout_s=left_s))
         moved = asyncio.ensure_future(self._moved(leader, loop.time() + MOVED_S))
         begun_s = loop.time()
-        confirm_s, pause_s = begun_s + CALL_SILENCE_S, ASK_OTHERS_S
+        waits_s = getattr(request, "wait_ms", 0) / 1000  # a long poll is silent for so long
+        confirm_s, pause_s = begun_s + waits_s + CALL_SILENCE_S, waits_s + ASK_OTHERS_S
         try:
             while not (await asyncio.wait([call, moved], timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:
                 self._silent.ask_others(leader.name, address)
@@ -243,7 +245,7 @@ class LeaderCalls:
                         raise
                 confirm_s = loop.time() + CALL_SILENCE_S
                 waited_s = loop.time() - begun_s
-                if waited_s >= ATTEMPT_S and not call.done():
+                if waited_s >= waits_s + ATTEMPT_S and not call.done():
                     raise UnreachableError(f"no response from {address} to {method.path} within {waited_s:g} s", address=address)
             if not call.done():
                 raise UnreachableError(f"no response from {address}; {moved.result()} is the new leader", address=address)

@@ -193,14 +193,15 @@ class Router:
         deadline_ms: int,
         again: Request | None = None,
         done: Callable[[DledgerError], Response | None] | None = None,
+        lost: list[DledgerError] | None = None,
     ) -> Response:
         """Call ``method`` at the leader of ``group``, wherever it is, until the deadline.
 
         ``again`` is sent in place of ``request`` after an attempt with an unknown outcome: the form that does no harm when done already.
         ``done`` is for requests that have no such form: it returns the answer if the error of a later attempt says that nothing is left to
-        do, else None.
+        do, else None.  ``lost`` takes the error of the last attempt that may have been carried out.
         """
-        return await self._calls.call(group, method, request, deadline_ms=deadline_ms, again=again, done=done)
+        return await self._calls.call(group, method, request, deadline_ms=deadline_ms, again=again, done=done, lost=lost)
 
     # Topics
 

@@ -188,7 +188,7 @@ class Chunk:
         """
         rows, kind = _Rows(self), kind or ReceivedMessage
         if rows.has_compressed:
-            opening = _OPENING[kind]
+            opening = OPENING[kind]
             return [(opening if flag & SysFlag.COMPRESSED else kind)(rows, row) for row, flag in enumerate(rows.flags)]
         return [kind(rows, row) for row in range(len(self.sizes))]
 
@@ -381,7 +381,7 @@ class RetriedMessage(ReceivedMessage):
         return self.properties.get("RETRY_TOPIC") or self._rows.chunk.topic
 
 
-class _CompressedMessage(ReceivedMessage):
+class CompressedMessage(ReceivedMessage):
     """A message whose body is opened when it is read: one that does not open is a CorruptFrameError there, and nowhere else."""
 
     __slots__ = ("_opened", "_stored")
@@ -400,12 +400,12 @@ class _CompressedMessage(ReceivedMessage):
         self._opened = None
 
 
-class _CompressedRetriedMessage(_CompressedMessage, RetriedMessage):
+class _CompressedRetriedMessage(CompressedMessage, RetriedMessage):
     __slots__ = ()
 
 
-_OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {
-    ReceivedMessage: _CompressedMessage,
+OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {  # a class of messages: that of its compressed ones
+    ReceivedMessage: CompressedMessage,
     RetriedMessage: _CompressedRetriedMessage,
 }
 

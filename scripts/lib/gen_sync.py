@@ -38,8 +38,8 @@ FILES = {
     ),
     "polled": (Face("Consumer", "ConsumerBase", "polled_base"),),
     "producer": (Face("Producer", "ProducerBase", "producer_base"),),
+    "simple_consumer": (Face("SimpleConsumer", "SimpleConsumerBase", "simple_consumer_base"),),
     "push": (Face("PushConsumer", "PushConsumerBase", "push_base"),),
-    "simple_consumer": (Face("SimpleConsumer", "SyncClient[AsyncSimpleConsumer]"),),
     "transaction": (
         Face("Transaction", "TransactionBase", "transaction_base"),
         Face("TransactionProducer", "TransactionProducerBase", "transaction_base"),

@@ -1,67 +1,85 @@
-"""Messages acknowledged one by one on real processes, the leader killed under load: each comes, none after its acknowledgement."""
+"""Simple consumers as real processes on one queue, through kill -9 of the leader: every message of the account is looked at."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
+import os
+import subprocess
+import sys
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
 
-from dledger_client.aio import LeasedMessage, Message, Producer, SimpleConsumer
-from dledger_wire.errors import DeadlineExceededError, NotLeaderError, NotReadyError, OutcomeUnknownError, UnreachableError
-from tests.cluster.harness import Cluster
-from tests.waiting import LIMIT_S
+from dledger_client import Message, Producer, SimpleConsumer
+from tests.cluster.harness import ROOT, Cluster
+from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
-COUNT, CONSUMERS = 1_000, 8
-
-
-class Account:
-    """By body: the leases with which it was delivered, and the one whose acknowledgement was answered."""
-
-    def __init__(self) -> None:
-        self.delivered: dict[bytes, list[int]] = defaultdict(list)
-        self.acknowledged: dict[bytes, int] = {}
-        self.doubtful: set[bytes] = set()  # the acknowledgement was asked for, and not answered at once
-
-    async def consume(self, bootstrap: str) -> None:
-        async with SimpleConsumer(bootstrap, "g", "t", invisible_s=3) as consumer:
-            while len(self.acknowledged.keys() | self.doubtful) < COUNT:
-                got: list[LeasedMessage] = []
-                with contextlib.suppress(NotLeaderError, NotReadyError, OutcomeUnknownError, UnreachableError, DeadlineExceededError):
-                    got = await consumer.receive(16, wait_s=1)
-                    for leased in got:
-                        self.delivered[leased.body].append(leased.lease)
-                    self._settled(got, await consumer.ack(got))
-                    got = []
-                self.doubtful |= {leased.body for leased in got}
-
-    def _settled(self, got: list[LeasedMessage], late: list[LeasedMessage]) -> None:
-        self.doubtful |= {leased.body for leased in late}
-        for leased in got:
-            if leased not in late:
-                assert leased.body not in self.acknowledged, "two leases counted"
-                self.acknowledged[leased.body] = leased.lease
+INVISIBLE_MS = 4_000
+COUNT = 450
+NAMES = ("a", "b")
 
 
-async def produce_and_consume(bootstrap: str, account: Account) -> None:
-    async with asyncio.timeout(LIMIT_S), Producer(bootstrap, "p") as producer, asyncio.TaskGroup() as group:
-        for _ in range(CONSUMERS):
-            group.create_task(account.consume(bootstrap))
-        for number in range(COUNT):
-            await producer.send(Message("t", b"%d" % number))
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of a message."""
+
+    at_ms: int
+    name: str
+    what: str
+    attempt: int
+    number: int
 
 
-def test_acknowledged_messages_do_not_come_again_when_the_leader_is_killed(cluster: Cluster) -> None:
-    """docs/reference/semantics, row B5."""
-    cluster.cli_ok("topic", "create", "t", "--queues", "2")
-    account = Account()
-    killing = threading.Timer(1.0, lambda: cluster.kill(cluster.leader()))
-    killing.start()
+def lines(file: Path) -> list[Line]:
+    text = file.read_text() if file.exists() else ""
+    rows = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [Line(int(at), name, what, int(attempt), int(number)) for at, name, what, attempt, number in rows]
+
+
+def test_a_killed_leader_loses_no_acknowledgement_and_doubles_a_message_only_after_its_invisible_time(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    file = tmp_path / "lines"
+    command = [sys.executable, "-m", "tests.cluster.simple_member", cluster.bootstrap, "g", "t"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    members = [subprocess.Popen([*command, name, str(file), str(INVISIBLE_MS)], cwd=ROOT, env=environment) for name in NAMES]
     try:
-        asyncio.run(produce_and_consume(cluster.bootstrap, account))
+        with (
+            Producer(cluster.bootstrap, "numbers", send_timeout_ms=LIMIT_MS) as producer,
+            SimpleConsumer(cluster.bootstrap, "g", "t", invisible_ms=INVISIBLE_MS) as idle,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            kept: set[int] = set()
+            for number in range(COUNT):
+                producer.send(Message("t", b"%d" % number))
+                if number == COUNT // 3:
+                    wait_until(lambda: any(line.what == "acked" for line in lines(file)), "messages are acknowledged")
+                    more = count(COUNT)  # no body is sent twice
+                    received = pool.submit(idle.receive, wait_ms=60_000)
+                    while not received.done():
+                        producer.send(Message("t", b"%d" % next(more)))
+                    kept = {int(message.body) for message in received.result()}
+                    kept_ms = time.time_ns() // 1_000_000
+                    cluster.kill(cluster.leader())
+        wait_until(lambda: {line.number for line in lines(file) if line.what == "acked"} >= {*range(COUNT), *kept}, "all are acknowledged")
     finally:
-        killing.join()
-    assert set(account.delivered) == {b"%d" % number for number in range(COUNT)}
-    for body, lease in account.acknowledged.items():
-        assert max(account.delivered[body]) == lease, f"{body!r} came again after it was acknowledged"
-    assert len(account.acknowledged) > COUNT * 0.9
+        for member in members:
+            member.terminate()
+        for member in members:
+            member.wait(LIMIT_S)
+    got: dict[int, list[Line]] = defaultdict(list)
+    acked: dict[int, list[Line]] = defaultdict(list)
+    for line in sorted(lines(file), key=lambda line: line.at_ms):
+        (got if line.what == "got" else acked)[line.number].append(line)
+    assert [found for found in acked.values() if len(found) > 1] == [], "acknowledged once"
+    for number, found in got.items():
+        assert [line.attempt for line in found] == sorted({line.attempt for line in found}), "counted"
+        assert all(later.at_ms - line.at_ms > INVISIBLE_MS - 1_000 for line, later in pairwise(found)), found
+        if number in acked:
+            assert found[-1].attempt == acked[number][0].attempt, "nothing comes again after its acknowledgement"
+    for number in kept:
+        assert got[number][0].attempt == 2
+        assert got[number][0].at_ms - kept_ms > INVISIBLE_MS - 1_000

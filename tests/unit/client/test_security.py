@@ -42,7 +42,7 @@ CLIENTS: dict[str, tuple[Any, ...]] = {
     "Producer": (),
     "PullConsumer": (),
     "PushConsumer": ("billing",),
-    "SimpleConsumer": ("billing", "orders"),
+    "SimpleConsumer": ("billing",),
     "TransactionProducer": ("billing", lambda _: TransactionState.COMMIT),
 }
 
