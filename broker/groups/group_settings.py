@@ -41,6 +41,7 @@ class GroupSettingsService:
             consumeEnable=request.consume_enable if request.HasField("consume_enable") else None,
             retryQueueNums=request.retry_queue_nums if request.HasField("retry_queue_nums") else None,
             retryMaxTimes=request.retry_max_times if request.HasField("retry_max_times") else None,
+            consumeMessageOrderly=request.consume_in_order if request.HasField("consume_in_order") else None,
         )
         return _message(await self._context.command(command, TIMEOUT_S))
 
@@ -108,4 +109,5 @@ def _message(group: SubscriptionGroup) -> retry_pb2.GroupSettings:
         retry_max_times=group.retryMaxTimes,
         retry_queue_nums=group.retryQueueNums,
         consume_enable=group.consumeEnable,
+        consume_in_order=group.consumeMessageOrderly,
     )

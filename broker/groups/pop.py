@@ -114,8 +114,9 @@ class PopService:
         turn = partial(self._slices.turn, owner)
         tags = tuple(request.tag_hashes)
         wanted = FetchFilter(np.array(tags, np.int64) if tags else None, await compiled(request.sql, turn) if request.sql else None, turn)
-        most = request.max_attempts or self._context.store.subscription_groups.of(request.group).retryMaxTimes + 1
-        return How((tags, request.sql), wanted, request.invisible_ms, request.fifo, most, request.from_end)
+        group = self._context.store.subscription_groups.of(request.group)
+        most = request.max_attempts or group.retryMaxTimes + 1
+        return How((tags, request.sql), wanted, request.invisible_ms, request.fifo or group.consumeMessageOrderly, most, request.from_end)
 
     async def _quota(self, request: pop_pb2.ReceiveRequest, caller: CallContext) -> FetchQuota | None:
         """The quotas that count for a request, after the wait for what is owed by them; None when none does."""

@@ -156,16 +156,21 @@ class AdminGroups:
 def _defaults(name: str) -> retry_pb2.GroupSettings:
     group = SubscriptionGroup(groupName=name)
     return retry_pb2.GroupSettings(
-        name=name, retry_max_times=group.retryMaxTimes, retry_queue_nums=group.retryQueueNums, consume_enable=group.consumeEnable
+        name=name,
+        retry_max_times=group.retryMaxTimes,
+        retry_queue_nums=group.retryQueueNums,
+        consume_enable=group.consumeEnable,
+        consume_in_order=group.consumeMessageOrderly,
     )
 
 
 def settings_of(wanted: Mapping[str, object]) -> retry_pb2.GroupSettings:
     """The settings of a group that this cluster has; it keeps those that a request does not name."""
     settings = retry_pb2.GroupSettings(name=check_group(str(wanted.get("groupName", ""))))
-    enabled, queues, times = (wanted.get(name) for name in ("consumeEnable", "retryQueueNums", "retryMaxTimes"))
-    if isinstance(enabled, bool):
-        settings.consume_enable = enabled
+    for field, flag in (("consume_enable", wanted.get("consumeEnable")), ("consume_in_order", wanted.get("consumeMessageOrderly"))):
+        if isinstance(flag, bool):
+            setattr(settings, field, flag)
+    queues, times = wanted.get("retryQueueNums"), wanted.get("retryMaxTimes")
     for name, number in (("retry_queue_nums", queues), ("retry_max_times", times)):
         if number is None:
             continue
@@ -182,7 +187,7 @@ def _config(settings: retry_pb2.GroupSettings) -> dict[str, object]:
         "consumeBroadcastEnable": True,
         "consumeEnable": settings.consume_enable,
         "consumeFromMinEnable": True,
-        "consumeMessageOrderly": False,
+        "consumeMessageOrderly": settings.consume_in_order,
         "consumeTimeoutMinute": 15,
         "groupName": settings.name,
         "groupSysFlag": 0,

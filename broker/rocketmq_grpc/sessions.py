@@ -111,12 +111,12 @@ class Sessions:
             answer.backoff_policy.CopyFrom(_exponential(SEND_ATTEMPTS))
         else:
             group = group_of(given.subscription.group)
-            answer.subscription.fifo = False  # messages of a group come one after the other, whatever the client does
             answer.subscription.receive_batch_size = BATCH
             answer.subscription.long_polling_timeout.CopyFrom(Duration(seconds=LONG_POLL_S))
-            attempts = self._node.store.subscription_groups.of(group).retryMaxTimes + 1
+            configured = self._node.store.subscription_groups.of(group)
+            answer.subscription.fifo = configured.consumeMessageOrderly
             pauses = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in RETRY_S])
-            answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=attempts, customized_backoff=pauses))
+            answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=configured.retryMaxTimes + 1, customized_backoff=pauses))
         return answer
 
     async def heartbeat(self, _request: HeartbeatRequest, client: Client) -> HeartbeatResponse:

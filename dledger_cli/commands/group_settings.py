@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dledger_client.admin.consumer_groups import ConsumerGroupSettings
     from dledger_client.aio import Admin
 
-FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
+FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable", "consume_in_order")
 
 
 def register(app: typer.Typer) -> None:
@@ -50,14 +50,21 @@ def update(
         int | None, typer.Option("--retry-queue-nums", metavar="N", min=1, help="Queues of the retry topic.")
     ] = None,
     consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")] = None,
+    consume_in_order: Annotated[
+        bool | None, typer.Option("--in-order/--any-order", help="The order of messages that are acknowledged one by one.")
+    ] = None,
 ) -> None:
     """Change the settings of a consumer group.  Settings that are not given stay unchanged."""
-    if retry_max_times is None and retry_queue_nums is None and consume_enable is None:
+    if retry_max_times is None and retry_queue_nums is None and consume_enable is None and consume_in_order is None:
         raise typer.BadParameter("expected at least one setting to change")
 
     async def work(admin: Admin) -> ConsumerGroupSettings:
         return await admin.update_group(
-            name, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
+            name,
+            retry_max_times=retry_max_times,
+            retry_queue_nums=retry_queue_nums,
+            consume_enable=consume_enable,
+            consume_in_order=consume_in_order,
         )
 
     _show([ask(work)])
@@ -65,7 +72,7 @@ def update(
 
 def _show(found: list[ConsumerGroupSettings]) -> None:
     answer = {"groups": [fields_of(each, *FIELDS) for each in found]}
-    header = ("CONSUMER-GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
+    header = ("CONSUMER-GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME", "IN-ORDER")
     rows = [tuple(_cell(getattr(each, field)) for field in FIELDS) for each in found]
     print_answer(answer, header, rows, right=("RETRIES", "RETRY-QUEUES"))
 

@@ -162,12 +162,14 @@ class ConsumerGroupSettings:
         retry_max_times: How often a message is delivered again before it is a dead letter.
         retry_queue_nums: Queues of the group's retry topic.
         consume_enable: Whether the group may read.
+        consume_in_order: Whether messages that are acknowledged one by one come in order, as with ``orderly`` of ``SimpleConsumer``.
     """
 
     name: str
     retry_max_times: int
     retry_queue_nums: int
     consume_enable: bool
+    consume_in_order: bool
 
 
 def topics_of(name: str, answers: GroupAnswers) -> set[str]:

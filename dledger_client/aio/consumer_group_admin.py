@@ -276,6 +276,7 @@ class ConsumerGroupAdmin(Subject):
         retry_max_times: int | None = None,
         retry_queue_nums: int | None = None,
         consume_enable: bool | None = None,
+        consume_in_order: bool | None = None,
     ) -> ConsumerGroupSettings:
         """Change settings of a consumer group in every replica group; None keeps a setting.
 
@@ -284,6 +285,7 @@ class ConsumerGroupAdmin(Subject):
             retry_max_times: How often a message is delivered again before it is a dead letter.
             retry_queue_nums: Queues of the group's retry topic.
             consume_enable: Whether the group may read.
+            consume_in_order: Whether messages that are acknowledged one by one come in order, as with ``orderly`` of ``SimpleConsumer``.
 
         Raises:
             InvalidArgumentError: A value is outside its range.
@@ -293,7 +295,11 @@ class ConsumerGroupAdmin(Subject):
         """
         try:
             settings = retry_pb2.GroupSettings(
-                name=consumer_group, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
+                name=consumer_group,
+                retry_max_times=retry_max_times,
+                retry_queue_nums=retry_queue_nums,
+                consume_enable=consume_enable,
+                consume_in_order=consume_in_order,
             )
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"settings of consumer group {consumer_group!r}: {error}") from None
@@ -326,7 +332,7 @@ def _is_deleted(error: DledgerError) -> retry_pb2.GroupSettings | None:
 
 
 def _settings(found: retry_pb2.GroupSettings) -> ConsumerGroupSettings:
-    return ConsumerGroupSettings(found.name, found.retry_max_times, found.retry_queue_nums, found.consume_enable)
+    return ConsumerGroupSettings(found.name, found.retry_max_times, found.retry_queue_nums, found.consume_enable, found.consume_in_order)
 
 
 def _unknown(name: str) -> InvalidArgumentError:

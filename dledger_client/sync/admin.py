@@ -405,6 +405,7 @@ class Admin(SyncClient[AsyncAdmin]):
         retry_max_times: int | None = None,
         retry_queue_nums: int | None = None,
         consume_enable: bool | None = None,
+        consume_in_order: bool | None = None,
     ) -> ConsumerGroupSettings:
         """Change settings of a consumer group in every replica group; None keeps a setting.
 
@@ -413,6 +414,7 @@ class Admin(SyncClient[AsyncAdmin]):
             retry_max_times: How often a message is delivered again before it is a dead letter.
             retry_queue_nums: Queues of the group's retry topic.
             consume_enable: Whether the group may read.
+            consume_in_order: Whether messages that are acknowledged one by one come in order, as with ``orderly`` of ``SimpleConsumer``.
 
         Raises:
             InvalidArgumentError: A value is outside its range.
@@ -422,7 +424,11 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(
             self._inner.update_group(
-                consumer_group, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
+                consumer_group,
+                retry_max_times=retry_max_times,
+                retry_queue_nums=retry_queue_nums,
+                consume_enable=consume_enable,
+                consume_in_order=consume_in_order,
             )
         )
 

@@ -65,6 +65,7 @@ class SourceGroup:
     retry_queues: int = 1
     retry_max_times: int = 16
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    consume_in_order: bool = False
 
 
 class StoreFolder:
@@ -185,7 +186,8 @@ class StoreFolder:
             if name and name not in SYSTEM_GROUPS and not name.startswith("CID_RMQ_SYS_"):
                 row = settings.get(name, {})
                 numbers = int(row.get("retryQueueNums", 1)), int(row.get("retryMaxTimes", 16))
-                yield SourceGroup(name, bool(row.get("consumeEnable", True)), *numbers, offsets.get(name, {}))
+                in_order = bool(row.get("consumeMessageOrderly", False))
+                yield SourceGroup(name, bool(row.get("consumeEnable", True)), *numbers, offsets.get(name, {}), in_order)
 
     def offset(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset that a group reads in a queue; 0 when it has none."""

@@ -13,7 +13,7 @@ from dledger_client.producer.partitioner import QueueNumber
 from dledger_offline.rocketmq.folder import SourceGroup
 from dledger_offline.rocketmq.progress import Progress
 
-DEFAULTS = (16, 1, True)
+DEFAULTS = (16, 1, True, False)
 MAX_RETRIES, MAX_RETRY_QUEUES = 1000, 1024
 
 
@@ -39,11 +39,17 @@ async def move_groups(admin: Admin, groups: Sequence[SourceGroup], progress: Pro
 
 async def _settings(admin: Admin, group: SourceGroup, replica_group: str) -> None:
     retries, queues = min(max(group.retry_max_times, 0), MAX_RETRIES), min(max(group.retry_queues, 1), MAX_RETRY_QUEUES)
-    if (retries, queues, group.consume_enable) == DEFAULTS:
+    if (retries, queues, group.consume_enable, group.consume_in_order) == DEFAULTS:
         return
     (now,) = await admin.group_settings(group.name, replica_group=replica_group)
-    if (now.retry_max_times, now.retry_queue_nums, now.consume_enable) == DEFAULTS:
-        await admin.update_group(group.name, retry_max_times=retries, retry_queue_nums=queues, consume_enable=group.consume_enable)
+    if (now.retry_max_times, now.retry_queue_nums, now.consume_enable, now.consume_in_order) == DEFAULTS:
+        await admin.update_group(
+            group.name,
+            retry_max_times=retries,
+            retry_queue_nums=queues,
+            consume_enable=group.consume_enable,
+            consume_in_order=group.consume_in_order,
+        )
 
 
 async def _offsets(admin: Admin, group: SourceGroup, topic: str, progress: Progress, moved: GroupsMoved) -> None:

@@ -265,12 +265,15 @@ class GroupSettings(google.protobuf.message.Message):
     RETRY_QUEUE_NUMS_FIELD_NUMBER: builtins.int
     CONSUME_ENABLE_FIELD_NUMBER: builtins.int
     SEEN_INDEX_FIELD_NUMBER: builtins.int
+    CONSUME_IN_ORDER_FIELD_NUMBER: builtins.int
     name: builtins.str
     retry_max_times: builtins.int
     retry_queue_nums: builtins.int
     consume_enable: builtins.bool
     seen_index: builtins.int
     """of DeleteGroup: not if the group was deleted behind this log index, and perhaps created again since; 0: anyway"""
+    consume_in_order: builtins.bool
+    """Pop.Receive is always as with `fifo`"""
     def __init__(
         self,
         *,
@@ -279,11 +282,14 @@ class GroupSettings(google.protobuf.message.Message):
         retry_queue_nums: builtins.int | None = ...,
         consume_enable: builtins.bool | None = ...,
         seen_index: builtins.int = ...,
+        consume_in_order: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums", "seen_index", b"seen_index"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_consume_in_order", b"_consume_in_order", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "consume_in_order", b"consume_in_order", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_consume_in_order", b"_consume_in_order", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "consume_in_order", b"consume_in_order", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums", "seen_index", b"seen_index"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_consume_enable", b"_consume_enable"]) -> typing.Literal["consume_enable"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_consume_in_order", b"_consume_in_order"]) -> typing.Literal["consume_in_order"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_retry_max_times", b"_retry_max_times"]) -> typing.Literal["retry_max_times"] | None: ...
     @typing.overload

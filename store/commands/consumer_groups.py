@@ -23,6 +23,7 @@ class SubscriptionGroup:
     consumeEnable: bool = True
     retryQueueNums: int = 1
     retryMaxTimes: int = 16
+    consumeMessageOrderly: bool = False  # of messages acknowledged one by one: those of a message group come one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class PutSubscriptionGroup(Command[SubscriptionGroup]):
     consumeEnable: bool | None = None
     retryQueueNums: int | None = None
     retryMaxTimes: int | None = None
+    consumeMessageOrderly: bool | None = None
 
     def changes(self) -> JsonObject:
         """The settings that change, by name."""

@@ -1,4 +1,5 @@
-"""Settings of consumer groups as replicated state: how often a message is retried, over how many queues, whether the group may read.
+"""Settings of consumer groups as replicated state: how often a message is retried, over how many queues, whether the group may read,
+and whether in order.
 
 Owns RocketMQ's shape of config/subscriptionGroup.json.  A group without settings has the defaults: it can consume without being created.
 """
@@ -13,8 +14,8 @@ from store.commands.consumer_groups import DeleteSubscriptionGroup, PutSubscript
 from store.state.state_machine import CommandContext, CommandHandlers
 
 _SETTINGS = tuple(field.name for field in fields(SubscriptionGroup) if field.name != "groupName")
-# RocketMQ's file has these too; they have no effect here.
-_CONSTANT = {
+# RocketMQ's file has these too, in this order; but for the order of messages they have no effect here.
+_MORE = {
     "consumeFromMinEnable": True,
     "consumeBroadcastEnable": True,
     "consumeMessageOrderly": False,
@@ -65,7 +66,7 @@ class SubscriptionGroups:
 
     def dump(self) -> JsonObject:
         return {
-            "subscriptionGroupTable": {group.groupName: asdict(group) | _CONSTANT for group in self._groups.values()},
+            "subscriptionGroupTable": {group.groupName: _row(group) for group in self._groups.values()},
             "forbiddenTable": {},
             "dataVersion": {"counter": self._counter, "stateVersion": self._term, "timestamp": self._changed_at_ms},
         }
@@ -77,3 +78,9 @@ class SubscriptionGroups:
         }
         version = data["dataVersion"]
         self._counter, self._term, self._changed_at_ms = version["counter"], version["stateVersion"], version["timestamp"]
+
+
+def _row(group: SubscriptionGroup) -> JsonObject:
+    settings = asdict(group)
+    in_order = settings.pop("consumeMessageOrderly")
+    return settings | _MORE | {"consumeMessageOrderly": in_order}

@@ -157,6 +157,22 @@ def test_a_message_becomes_a_dead_letter_once(cluster: RocketmqCluster, clients:
     assert dead.system_properties.dead_letter_queue.topic == "poison"
 
 
+def test_a_group_in_order_gets_the_next_of_a_message_group_when_the_one_before_is_acknowledged(
+    cluster: RocketmqCluster, clients: list[GrpcClient]
+) -> None:
+    cluster.cli_ok("topic", "create", "lines", "--queues", "1")
+    cluster.cli_ok("group", "update", "cashiers", "--in-order")
+    leader, follower = clients
+    for number, (body, group) in enumerate([(b"a1", "a"), (b"a2", "a"), (b"b1", "b")]):
+        assert leader.send("lines", body, ID % (48 + number), message_group=group, message_type=pb.FIFO).status.code == pb.OK
+    first = received(follower, asked("lines", "cashiers"))
+    assert [message.body for message in first] == [b"a1", b"b1"]
+    assert received(leader, asked("lines", "cashiers", poll_s=0)) == []
+    assert ack(follower, "lines", handles(first)[0], group="cashiers") == [pb.OK]
+    assert [message.body for message in received(leader, asked("lines", "cashiers"))] == [b"a2"]
+    assert [message.body for message in received(leader, asked("lines", "clerks"))] == [b"a1", b"a2", b"b1"], "another group: any order"
+
+
 def test_messages_are_chosen_by_tags_and_by_sql(cluster: RocketmqCluster, clients: list[GrpcClient]) -> None:
     cluster.cli_ok("topic", "create", "chosen", "--queues", "1")
     leader, follower = clients

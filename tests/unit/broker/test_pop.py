@@ -179,6 +179,22 @@ def test_after_its_attempts_a_message_is_a_dead_letter() -> None:
     Rig().run(scenario)
 
 
+def test_a_group_that_is_set_to_consume_in_order_does() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b1", "b")):
+            await send(rig, [body], group=key)
+        async with rig.admin() as admin:
+            assert (await admin.update_group(GROUP, consume_in_order=True)).consume_in_order
+        consumer = Consumer(rig)
+        first = await consumer.receive()
+        assert bodies(first) == [b"a1", b"b1"]
+        await consumer.acknowledge(first)
+        assert bodies(await consumer.receive()) == [b"a2"]
+
+    Rig().run(scenario)
+
+
 def test_in_order_a_message_waits_for_those_of_its_message_group_only() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

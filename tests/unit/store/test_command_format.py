@@ -160,6 +160,7 @@ CASES: list[tuple[str, Command[object]]] = [
         "pop_lease again",
         LeaseMessages(group="new", topic="orders", queue_id=4, invisible_ms=5, begin=3, end=3, again=((0, 1),), skipped=((1, 2),), low=1),
     ),
+    ("put_subscription_group in order", PutSubscriptionGroup(groupName="in-order", consumeMessageOrderly=True)),
 ]
 
 

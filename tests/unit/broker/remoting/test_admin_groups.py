@@ -44,7 +44,13 @@ def test_a_group_is_configured_shown_and_deleted_through_any_node() -> None:
             for number in range(3):
                 await producer.send(Message("t", b"%d" % number), queue_id=1)
             for node in nodes:
-                wanted = {"groupName": "audit", "consumeEnable": True, "retryQueueNums": 2, "retryMaxTimes": 5}
+                wanted = {
+                    "groupName": "audit",
+                    "consumeEnable": True,
+                    "retryQueueNums": 2,
+                    "retryMaxTimes": 5,
+                    "consumeMessageOrderly": True,
+                }
                 await ask(node, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(wanted).encode())
                 shown = content(await ask(node, Request.GET_SUBSCRIPTIONGROUP_CONFIG, group="audit"))
                 assert wanted.items() <= shown.items()
