@@ -116,9 +116,7 @@ def failover(name: str, classes: Path, found: Measures) -> None:
         lines: list[list[str]] = []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
-        reading = threading.Thread(
-            target=lambda output: lines.extend(line.split() for line in output if line.strip()), args=[process.stdout]
-        )
+        reading = threading.Thread(target=keep, args=[process.stdout, lines])
         reading.start()
         try:
             time.sleep(BEFORE_S)
