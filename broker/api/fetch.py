@@ -171,7 +171,7 @@ class FetchService:
             request = methods.decode(broker_pb2.FetchRequest, message)
             began_s, measures = self._context.measures.stopwatch(), self._context.measures
             try:
-                self._check_reader(request, caller.principal)
+                check_reader(self._context, caller.principal, request.topic, request.group)
                 waited_s = await self._serve(request, stream, caller)
                 measures.request(_NAME, OK, measures.stopwatch() - began_s - waited_s)
             except DledgerError as error:
@@ -179,14 +179,6 @@ class FetchService:
                 header = self._header(request, request.offset, end=True)
                 header.error.CopyFrom(to_detail(error))
                 await stream.write(envelope.encode(header, ()))
-
-    def _check_reader(self, request: broker_pb2.FetchRequest, caller: Principal) -> None:
-        access = self._context.access
-        access.require_topic(caller, Action.READ, request.topic)
-        if request.group:
-            access.require(caller, Action.READ, Resource.GROUP, check_group(request.group))
-            if not self._context.store.subscription_groups.of(request.group).consumeEnable:
-                raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, context: CallContext) -> float:
         """Answer a request; for how many seconds of that there were no messages, or a quota was waited for."""
@@ -197,11 +189,11 @@ class FetchService:
         sender = None if request.in_place or request.without_body else sender_of(stream)
         given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
         answer = _Answer(self._context, request, given, wanted)
-        answer.quota = quota = await self._quota(request, context)
+        answer.quota = quota = await FetchQuota.paid(self._context.quotas, context, request.group, request.topic)
         chunk, end = await answer.first_chunk()
         request.incarnation = answer.topic_epoch
         self._check_lock(request)  # the owner may have changed during a long poll
-        self._check_reader(request, caller)  # and rights may have been taken away, then as later on
+        check_reader(self._context, caller, request.topic, request.group)  # and rights may have been taken away, then as later on
         while not end:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
@@ -211,21 +203,13 @@ class FetchService:
                     quota.given(chunk.frames_bytes, chunk.count)
                     await quota.wait()
                 chunk, end = await ahead
-                self._check_reader(request, caller)
+                check_reader(self._context, caller, request.topic, request.group)
             finally:
                 await let_go(ahead)
         await self._write(stream, sender, request, chunk, end=True)
         if quota is not None:
             quota.given(chunk.frames_bytes, chunk.count)  # the next request waits for it
         return answer.waited_s + (quota.waited_s if quota is not None else 0.0)
-
-    async def _quota(self, request: broker_pb2.FetchRequest, caller: CallContext) -> FetchQuota | None:
-        """The quotas that count for a request, after the wait for what is owed by them; None when none does."""
-        if not self._context.quotas.limits_fetch:
-            return None
-        quota = FetchQuota(self._context.quotas, caller, request.group, request.topic)
-        await quota.wait()
-        return quota if quota.is_limited else None
 
     async def _write(
         self, stream: ByteStream, sender: StoredSender | None, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool
@@ -313,3 +297,12 @@ class FetchService:
 def owner_of(caller: CallContext) -> str:
     """The owner that work on the loop is counted for: a user, where there are none a host."""
     return host_of(caller.peer) if caller.principal == ANONYMOUS else str(caller.principal)
+
+
+def check_reader(context: ServiceContext, caller: Principal, topic: str, group: str) -> None:
+    """PermissionDeniedError or TopicPermissionError unless ``caller`` may read the topic, for the consumer group if one is given."""
+    context.access.require_topic(caller, Action.READ, topic)
+    if group:
+        context.access.require(caller, Action.READ, Resource.GROUP, check_group(group))
+        if not context.store.subscription_groups.of(group).consumeEnable:
+            raise TopicPermissionError(f"consumer group {group} may not consume (consumeEnable is off)", group=group)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from broker.context import ServiceContext
 from broker.delivery.verified_reads import StoredMessages
+from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
-from store.append.prepared import PreparedCommand
+from store.append.prepared import PreparedBatches, PreparedCommand
 from store.append.redelivery import AtomicPayload, Routed, batches_of, route
+from store.store import MessageStore
 
 BATCH_BYTES = 1 << 20
 
@@ -49,6 +51,15 @@ def log_routed(logger: logging.Logger, service: str, queue: tuple[str, int], rou
 def log_changed(logger: logging.Logger, service: str, queue: tuple[str, int], offset: int) -> None:
     text = "%s: properties of the message at %s/%d offset %d cannot be stored again; it goes on with '?' for what is wrong in them"
     logger.warning(text, service, *queue, offset, extra={"event": "properties_changed"})
+
+
+def prepared_copies(store: MessageStore, copies: Sequence[Frame]) -> tuple[PreparedBatches, DledgerError | None]:
+    """Copies of messages for an entry, and why one of them is refused; NotReadyError when that may pass."""
+    batches = store.prepare(batches_of(copies), for_service=True)
+    problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
+    if isinstance(problem, TopicNotFoundError):
+        raise NotReadyError(f"{problem.message}; nothing was stored")
+    return batches, problem
 
 
 async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from broker.api.fetch import check_reader, owner_of
 from broker.context import ServiceContext
 from broker.groups.pop_leases import MAX_BYTES, MAX_MESSAGES, TIMEOUT_S, Ask, How, Leased, Leases
 from broker.groups.pop_receipts import ReceiptLanes, Receipts
 from broker.quotas.fetch import FetchQuota
 from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import pop_pb2
-from dledger_wire.addresses import host_of
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -28,16 +28,14 @@ from dledger_wire.errors import (
     StaleLockError,
     StaleReceiptError,
     TopicNotFoundError,
-    TopicPermissionError,
 )
 from dledger_wire.names import check_group
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
-from dledger_wire.security.principal import ANONYMOUS, Principal
+from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.pop import MAX_INVISIBLE_MS
-from store.commands.security import Action, Resource
 from store.queues.fetch_filter import FetchFilter
 from store.queues.slices import Slices
 from store.queues.sql_filter import compiled
@@ -88,7 +86,7 @@ class PopService:
         ask = _ask(request)
         topic = context.store.topics.readable(request.topic, 0)
         how = await self._how(request, caller)
-        quota = await self._quota(request, caller)
+        quota = await FetchQuota.paid(context.quotas, caller, request.group, request.topic)
         if quota is not None:
             ask = Ask(quota.most_messages(ask.max_messages), quota.most_bytes(ask.max_bytes))
         deadline_ms = context.env.clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
@@ -110,25 +108,16 @@ class PopService:
 
     async def _how(self, request: pop_pb2.ReceiveRequest, caller: CallContext) -> How:
         at_most(len(request.tag_hashes), "tags", MAX_TAGS)
-        owner = host_of(caller.peer) if caller.principal == ANONYMOUS else str(caller.principal)
-        turn = partial(self._slices.turn, owner)
+        turn = partial(self._slices.turn, owner_of(caller))
         tags = tuple(request.tag_hashes)
         wanted = FetchFilter(np.array(tags, np.int64) if tags else None, await compiled(request.sql, turn) if request.sql else None, turn)
         group = self._context.store.subscription_groups.of(request.group)
         most = request.max_attempts or group.retryMaxTimes + 1
         return How((tags, request.sql), wanted, request.invisible_ms, request.fifo or group.consumeMessageOrderly, most, request.from_end)
 
-    async def _quota(self, request: pop_pb2.ReceiveRequest, caller: CallContext) -> FetchQuota | None:
-        """The quotas that count for a request, after the wait for what is owed by them; None when none does."""
-        if not self._context.quotas.limits_fetch:
-            return None
-        quota = FetchQuota(self._context.quotas, caller, request.group, request.topic)
-        await quota.wait()
-        return quota if quota.is_limited else None
-
     async def _round(self, request: pop_pb2.ReceiveRequest, caller: Principal, how: How, ask: Ask, term: int) -> tuple[list[Leased], int]:
         """Take from one queue after the other what is there now."""
-        self._check_reader(request, caller)
+        check_reader(self._context, caller, request.topic, request.group)  # rights may be taken away during a long poll
         queues = self._queues(request)
         self._turn += 1
         first = self._turn % len(queues)
@@ -154,14 +143,6 @@ class PopService:
             if len(leased) >= ask.max_messages or size >= ask.max_bytes:
                 break
         return leased, until_ms
-
-    def _check_reader(self, request: pop_pb2.ReceiveRequest, caller: Principal) -> None:
-        """Rights may be taken away during a long poll."""
-        access = self._context.access
-        access.require_topic(caller, Action.READ, request.topic)
-        access.require(caller, Action.READ, Resource.GROUP, request.group)
-        if not self._context.store.subscription_groups.of(request.group).consumeEnable:
-            raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
 
     def _queues(self, request: pop_pb2.ReceiveRequest) -> list[GroupQueue]:
         """Those of the queues asked for that no session of the group has locked.  StaleLockError when all are."""
@@ -200,7 +181,7 @@ class PopService:
 
     # Receipts
 
-    async def acknowledge(self, request: pop_pb2.AcknowledgeRequest, _caller: CallContext) -> pop_pb2.ReceiptsResponse:
+    async def acknowledge(self, request: pop_pb2.ReceiptsRequest, _caller: CallContext) -> pop_pb2.ReceiptsResponse:
         self._checked(request)
 
         async def acknowledge(queue: GroupQueue, receipts: Receipts) -> list[DledgerError | None]:
@@ -226,7 +207,7 @@ class PopService:
         results = await self._each_queue(request.group, request.topic, request.receipts, change)
         return _results(results, now_ms + request.invisible_ms)
 
-    async def move_to_dead_letters(self, request: pop_pb2.MoveToDeadLettersRequest, _caller: CallContext) -> pop_pb2.ReceiptsResponse:
+    async def move_to_dead_letters(self, request: pop_pb2.ReceiptsRequest, _caller: CallContext) -> pop_pb2.ReceiptsResponse:
         term = self._checked(request)
 
         async def move(queue: GroupQueue, receipts: Receipts) -> list[DledgerError | None]:
@@ -244,7 +225,7 @@ class PopService:
 
         return _results(await self._each_queue(request.group, request.topic, request.receipts, move), 0)
 
-    def _checked(self, request: pop_pb2.AcknowledgeRequest | pop_pb2.ChangeInvisibleRequest | pop_pb2.MoveToDeadLettersRequest) -> int:
+    def _checked(self, request: pop_pb2.ReceiptsRequest | pop_pb2.ChangeInvisibleRequest) -> int:
         """The term of this master, for a request about messages of a topic that there still is."""
         term = self._context.require_master()
         check_group(request.group)

@@ -23,7 +23,8 @@ from store.queues.queue_files import Units
 from store.queues.read import Chunk, FrameMismatchError
 from store.state.offset_runs import runs_of
 
-MESSAGE_GROUP = b"\x02__SHARDINGKEY\x01"  # the property, behind the end of the one before
+SHARDING_KEY = "__SHARDINGKEY"  # the property that names the message group
+MESSAGE_GROUP = b"\x02%s\x01" % SHARDING_KEY.encode()  # behind the end of the one before
 MAX_SCAN_MS = 200  # how long one turn at a queue may look for messages that pass a filter
 WINDOW = 1024  # scattered messages are read with those between them at most this far apart
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.context import ServiceContext
-from broker.delivery.delivery_entry import batch_bytes
+from broker.delivery.delivery_entry import batch_bytes, prepared_copies
 from broker.delivery.verified_reads import StoredMessages
 from broker.groups.group_topics import ensure_dead_letters
 from broker.support.joint_work import JointWork
@@ -26,10 +26,9 @@ from dledger_wire.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
     StorageDamagedError,
-    TopicNotFoundError,
 )
 from dledger_wire.frames.frame import Frame, encode_frame
-from store.append.redelivery import AtomicPayload, batches_of
+from store.append.redelivery import AtomicPayload
 from store.append.retry_copies import DEAD_AT_ONCE, RetryRule, sent_back
 from store.commands.command import Command
 from store.commands.pop import AcknowledgeMessages, ChangeInvisible, MarkDeadLetters
@@ -166,10 +165,7 @@ class ReceiptLanes:
         receipts = Receipts(np.array([offset for offset, _ in copies]), np.array([leases[offset] for offset, _ in copies]))
         if not store.pop.current(queue, receipts.offsets, receipts.leases).all():
             raise NotReadyError("the leases of the group were dropped during the request; nothing was stored")
-        batches = store.prepare(batches_of([copy for _, copy in copies]), for_service=True)
-        problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
-        if isinstance(problem, TopicNotFoundError):
-            raise NotReadyError(f"{problem.message}; nothing was stored")
+        batches, problem = prepared_copies(store, [copy for _, copy in copies])
         if problem is not None:
             if len(copies) == 1:
                 return {copies[0][0]: problem}

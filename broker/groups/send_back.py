@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.context import ServiceContext
-from broker.delivery.delivery_entry import batch_bytes
+from broker.delivery.delivery_entry import batch_bytes, prepared_copies
 from broker.delivery.verified_reads import StoredMessages
 from broker.groups.group_topics import ensure_dead_letters, ensure_retry_topic
 from broker.support.keyed_lock import KeyedLock
@@ -33,7 +33,7 @@ from dledger_wire.names import SCHEDULE_TOPIC, check_group, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
-from store.append.redelivery import AtomicPayload, batches_of
+from store.append.redelivery import AtomicPayload
 from store.append.retry_copies import RetryRule, sent_back
 from store.commands.redelivery import MarkSentBack
 from store.state.offset_runs import runs_of
@@ -163,10 +163,7 @@ class SendBackService:
             raise NotReadyError("leadership changed during the request; nothing was stored")
         if store.topics.require(work.queue[1]).created_pos != work.created_pos:
             raise TopicNotFoundError(f"topic {work.queue[1]!r} was deleted and recreated", topic=work.queue[1])
-        batches = store.prepare(batches_of(copies), for_service=True)
-        problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
-        if isinstance(problem, TopicNotFoundError):
-            raise NotReadyError(f"{problem.message}; nothing was stored")
+        batches, problem = prepared_copies(store, copies)
         if problem is not None and len(copies) == 1:
             work.decide(offsets[0], retry_pb2.SEND_BACK_REFUSED, error=problem)
             return

@@ -28,6 +28,15 @@ class FetchQuota(StreamQuota):
         self._limited: list[Limited] = []
         self.given(0, 0)  # what others overdrew is waited for, too
 
+    @classmethod
+    async def paid(cls, quotas: Quotas, caller: CallContext, group: str, topic: str) -> FetchQuota | None:
+        """That of a request, after the wait for what is owed by it; None when no rule counts for it."""
+        if not quotas.limits_fetch:
+            return None
+        quota = cls(quotas, caller, group, topic)
+        await quota.wait()
+        return quota if quota.is_limited else None
+
     @property
     def is_limited(self) -> bool:
         return bool(self._limited)

@@ -128,9 +128,13 @@ def add_filter(fetch: broker_pb2.FetchRequest, wanted: Subscription) -> None:
         fetch.sql = wanted.expression
         return
     at_most(len(wanted.expression), "characters of a subscription", MAX_EXPRESSION_CHARS)
-    tags = [tag.strip() for tag in wanted.expression.split("||")]
-    if wanted.expression and EVERYTHING not in tags:
-        fetch.tag_hashes.extend(java_hash(tag) for tag in tags if tag)
+    fetch.tag_hashes.extend(tag_hashes_of(wanted.expression))
+
+
+def tag_hashes_of(expression: str) -> list[int]:
+    """The hashes of the tags that an expression wants; none for every message."""
+    tags = [tag.strip() for tag in expression.split("||")]
+    return [java_hash(tag) for tag in tags if tag] if expression and EVERYTHING not in tags else []
 
 
 def _answer(fetch: broker_pb2.FetchRequest, found: Pulled) -> Command:

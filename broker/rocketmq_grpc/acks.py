@@ -18,12 +18,12 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
 from broker.rocketmq_grpc.client import Client, group_of, topic_of
 from broker.rocketmq_grpc.leases import Held, Leases
 from broker.rocketmq_grpc.receipts import receipt_in
-from broker.rocketmq_grpc.receives import MAX_INVISIBLE_MS
 from broker.rocketmq_grpc.statuses import StatusError, ok, status, status_of, summary
 from dledger_wire._pb import pop_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
+from store.commands.pop import MAX_INVISIBLE_MS
 
 MAX_ENTRIES = 1_000
 
@@ -57,7 +57,7 @@ class GrpcAcks:
         return AckMessageResponse(status=summary([entry.status for entry in entries]), entries=entries)
 
     async def _acknowledged(self, held: Held, receipts: Sequence[pop_pb2.Receipt], client: Client) -> list[Status]:
-        wanted = pop_pb2.AcknowledgeRequest(group=held.group, topic=held.topic, incarnation=held.incarnation, receipts=receipts)
+        wanted = pop_pb2.ReceiptsRequest(group=held.group, topic=held.topic, incarnation=held.incarnation, receipts=receipts)
         try:
             answer = await self._leader.call(methods.ACKNOWLEDGE, wanted)
         except DledgerError as error:
@@ -90,7 +90,7 @@ class GrpcAcks:
 
     async def forward(self, request: ForwardMessageToDeadLetterQueueRequest, client: Client) -> ForwardMessageToDeadLetterQueueResponse:
         held, receipt = _held(group_of(request.group), topic_of(request.topic), request.receipt_handle)
-        wanted = pop_pb2.MoveToDeadLettersRequest(group=held.group, topic=held.topic, incarnation=held.incarnation, receipts=[receipt])
+        wanted = pop_pb2.ReceiptsRequest(group=held.group, topic=held.topic, incarnation=held.incarnation, receipts=[receipt])
         try:
             (result,) = (await self._leader.call(methods.MOVE_TO_DEAD_LETTERS, wanted)).results
         except DledgerError as error:

@@ -12,16 +12,18 @@ from collections.abc import Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from broker.groups.pop_reads import SHARDING_KEY
 from broker.rocketmq_grpc._pb.definition_pb2 import Code, Encoding, Message, MessageType, SystemProperties
 from broker.rocketmq_grpc.client import Client
 from broker.rocketmq_grpc.statuses import StatusError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_DELIVER
 from dledger_wire.status import SysFlag
+from store.append.half_messages import IMMUNITY
+from store.append.redelivery import UNIQUE_ID
 from store.append.staged_check import PREPARED, PRODUCER_GROUP
 
-UNIQUE, TAGS, KEYS, SHARDING_KEY = "UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"
-TRACE, PRIORITY, IMMUNITY, BORN = "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_", "CHECK_IMMUNITY_TIME_IN_SECONDS", "BORN_TIMESTAMP"
+TAGS, KEYS, TRACE, PRIORITY, BORN = "TAGS", "KEYS", "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_", "BORN_TIMESTAMP"
 TRANSACTION_ID = "__transactionId__"
 MAX_ID_CHARS, MAX_GROUP_CHARS = 64, 64
 MAX_USER_PROPERTIES, MAX_USER_BYTES = 128, 16 << 10
@@ -30,7 +32,7 @@ BESIDE_BYTES = 128 << 10  # a body that is larger is opened beside the event loo
 # What a program may not set: servers and clients go by it.
 RESERVED = frozenset(
     (
-        *(UNIQUE, TAGS, KEYS, "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "REAL_UNIQ_KEY", PREPARED, PRODUCER_GROUP),
+        *(UNIQUE_ID, TAGS, KEYS, "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "REAL_UNIQ_KEY", PREPARED, PRODUCER_GROUP),
         *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "UNIT"),
         *("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME"),
         *("TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", IMMUNITY, "EXTEND_UNIQ_INFO", "INSTANCE_ID", "CORRELATION_ID"),
@@ -82,7 +84,7 @@ def _check_type(properties: SystemProperties) -> None:
 def _named(properties: SystemProperties, topic: str) -> dict[str, str]:
     """The fields as properties, UNIQ_KEY and TAGS first: readers look for them there."""
     _check_text(properties.message_id, Code.ILLEGAL_MESSAGE_ID, "message_id", MAX_ID_CHARS)
-    named = {UNIQUE: properties.message_id}
+    named = {UNIQUE_ID: properties.message_id}
     if properties.HasField("tag"):
         _check_text(properties.tag, Code.ILLEGAL_MESSAGE_TAG, "tag", MAX_USER_BYTES, "|")
         named[TAGS] = properties.tag

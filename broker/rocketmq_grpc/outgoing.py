@@ -11,9 +11,10 @@ import hashlib
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from broker.groups.pop_reads import SHARDING_KEY
 from broker.rocketmq_grpc._pb.definition_pb2 import DeadLetterQueue, Digest, DigestType, Encoding, Message, MessageType
 from broker.rocketmq_grpc.client import resource_of
-from broker.rocketmq_grpc.incoming import BESIDE_BYTES, KEYS, PRIORITY, RESERVED, SHARDING_KEY, TAGS, TRACE, UNIQUE
+from broker.rocketmq_grpc.incoming import BESIDE_BYTES, KEYS, PRIORITY, RESERVED, TAGS, TRACE
 from dledger_wire.addresses import host_of
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compression_in, decompress
@@ -22,6 +23,7 @@ from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
 from dledger_wire.status import SysFlag
+from store.append.redelivery import UNIQUE_ID
 from store.append.staged_check import PREPARED
 
 ORIGIN_TOPIC, ORIGIN_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
@@ -38,7 +40,7 @@ async def message_of(frame: Frame) -> Message:
         if name not in RESERVED:
             message.user_properties[name] = value
     system = message.system_properties
-    system.message_id = properties.get(UNIQUE) or offset_message_id(pack_host(frame.store_host), frame.physical_offset)
+    system.message_id = properties.get(UNIQUE_ID) or offset_message_id(pack_host(frame.store_host), frame.physical_offset)
     if TAGS in properties:
         system.tag = properties[TAGS]
     system.keys.extend(properties.get(KEYS, "").split())

@@ -17,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.node import BrokerNode
 from broker.remoting.leader import Leader
+from broker.remoting.pull import tag_hashes_of
 from broker.rocketmq_grpc._pb.definition_pb2 import Code, FilterExpression, FilterType
 from broker.rocketmq_grpc._pb.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from broker.rocketmq_grpc.client import Client, group_of, topic_of
@@ -29,11 +30,11 @@ from dledger_wire._pb import pop_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame import decode_frame
-from dledger_wire.java_hash import java_hash
 from dledger_wire.rpc import envelope, methods
+from store.commands.pop import MAX_INVISIBLE_MS
 
 MAX_BATCH = 1_024
-MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 10_000, 12 * 3600 * 1000
+MIN_INVISIBLE_MS = 10_000
 LONG_POLL_MS = 20_000
 MARGIN_S, CALL_MARGIN_S = 0.3, 0.5  # of the time that a client waits: for the way back, and for the call of the leader
 ERROR_PAUSE_S = 1.0
@@ -130,6 +131,4 @@ def _filter(wanted: pop_pb2.ReceiveRequest, given: FilterExpression) -> None:
     if given.type == FilterType.SQL:
         wanted.sql = expression
         return
-    tags = [tag.strip() for tag in expression.split("||")]
-    if expression and "*" not in tags:
-        wanted.tag_hashes.extend(java_hash(tag) for tag in tags if tag)
+    wanted.tag_hashes.extend(tag_hashes_of(expression))

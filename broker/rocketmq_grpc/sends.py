@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from broker.groups.pop_reads import SHARDING_KEY
 from broker.node import BrokerNode
 from broker.remoting.leader import CALL_S, Leader
 from broker.remoting.messages import Sending
@@ -22,7 +23,7 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
     SendResultEntry,
 )
 from broker.rocketmq_grpc.client import Client, topic_of
-from broker.rocketmq_grpc.incoming import SHARDING_KEY, frame_of
+from broker.rocketmq_grpc.incoming import frame_of
 from broker.rocketmq_grpc.sessions import Sessions
 from broker.rocketmq_grpc.statuses import StatusError, ok, status_of, summary
 from broker.rocketmq_grpc.transaction_ids import transaction_id

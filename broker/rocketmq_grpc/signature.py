@@ -23,12 +23,6 @@ def is_signed(secret: str, metadata: Mapping[str, str]) -> bool:
     return hmac.compare_digest(made.encode(), _part(metadata, "Signature").lower().encode())
 
 
-def signed(name: str, secret: str, date_time: str) -> str:
-    """What a client sends as ``authorization``."""
-    signature = hmac.new(secret.encode(), date_time.encode(), "sha1").hexdigest()
-    return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders={DATE_TIME}, Signature={signature}"
-
-
 def _part(metadata: Mapping[str, str], name: str) -> str:
     given = metadata.get(AUTHORIZATION, "")[:MAX_CHARS]
     parts = (part.partition("=") for part in given.replace(",", " ").split())

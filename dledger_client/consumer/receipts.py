@@ -139,12 +139,10 @@ class Receipts:
         place = {"group": self._group, "topic": lane.topic, "incarnation": lane.epoch}
         receipts = [pop_pb2.Receipt(queue_id=each.queue_id, offset=each.queue_offset, lease=each.lease) for each in messages]
         how, call = lane.how, self._router.call_leader
-        if how.what is What.ACKNOWLEDGED:
-            acknowledge = pop_pb2.AcknowledgeRequest(**place, receipts=receipts)
-            response = await call(lane.replica_group, methods.ACKNOWLEDGE, acknowledge, deadline_ms=deadline_ms, lost=lost)
-        elif how.what is What.DEAD:
-            move = pop_pb2.MoveToDeadLettersRequest(**place, receipts=receipts)
-            response = await call(lane.replica_group, methods.MOVE_TO_DEAD_LETTERS, move, deadline_ms=deadline_ms, lost=lost)
+        if how.what is not What.CHANGED:
+            method = methods.ACKNOWLEDGE if how.what is What.ACKNOWLEDGED else methods.MOVE_TO_DEAD_LETTERS
+            request = pop_pb2.ReceiptsRequest(**place, receipts=receipts)
+            response = await call(lane.replica_group, method, request, deadline_ms=deadline_ms, lost=lost)
         else:
             change = pop_pb2.ChangeInvisibleRequest(**place, receipts=receipts, invisible_ms=how.invisible_ms, uncounted=how.uncounted)
             response = await call(lane.replica_group, methods.CHANGE_INVISIBLE, change, deadline_ms=deadline_ms, lost=lost)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x64ledger/v1/pop.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"\xe8\x01\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\x12\x14\n\x0cmax_messages\x18\x04 \x01(\r\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x12\n\ntag_hashes\x18\x08 \x03(\x10\x12\x0b\n\x03sql\x18\t \x01(\t\x12\x0c\n\x04\x66ifo\x18\n \x01(\x08\x12\x14\n\x0cmax_attempts\x18\x0b \x01(\r\x12\x10\n\x08\x66rom_end\x18\x0c \x01(\x08\"W\n\x05Lease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0c\n\x04size\x18\x05 \x01(\r\"\x8b\x01\n\x0fReceiveResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12!\n\x06leases\x18\x03 \x03(\x0b\x32\x11.dledger.v1.Lease\x12\x1a\n\x12invisible_until_ms\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\":\n\x07Receipt\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\r\n\x05lease\x18\x03 \x01(\x04\"n\n\x12\x41\x63knowledgeRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12%\n\x08receipts\x18\x04 \x03(\x0b\x32\x13.dledger.v1.Receipt\"\x9b\x01\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12%\n\x08receipts\x18\x04 \x03(\x0b\x32\x13.dledger.v1.Receipt\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\r\x12\x11\n\tuncounted\x18\x06 \x01(\x08\"t\n\x18MoveToDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12%\n\x08receipts\x18\x04 \x03(\x0b\x32\x13.dledger.v1.Receipt\">\n\x10ReceiptsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.dledger.v1.ReceiptResult\"S\n\rReceiptResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12invisible_until_ms\x18\x02 \x01(\x04\x32\xc4\x02\n\x03Pop\x12\x42\n\x07Receive\x12\x1a.dledger.v1.ReceiveRequest\x1a\x1b.dledger.v1.ReceiveResponse\x12K\n\x0b\x41\x63knowledge\x12\x1e.dledger.v1.AcknowledgeRequest\x1a\x1c.dledger.v1.ReceiptsResponse\x12S\n\x0f\x43hangeInvisible\x12\".dledger.v1.ChangeInvisibleRequest\x1a\x1c.dledger.v1.ReceiptsResponse\x12W\n\x11MoveToDeadLetters\x12$.dledger.v1.MoveToDeadLettersRequest\x1a\x1c.dledger.v1.ReceiptsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x64ledger/v1/pop.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"\xe8\x01\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\x12\x14\n\x0cmax_messages\x18\x04 \x01(\r\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x12\n\ntag_hashes\x18\x08 \x03(\x10\x12\x0b\n\x03sql\x18\t \x01(\t\x12\x0c\n\x04\x66ifo\x18\n \x01(\x08\x12\x14\n\x0cmax_attempts\x18\x0b \x01(\r\x12\x10\n\x08\x66rom_end\x18\x0c \x01(\x08\"W\n\x05Lease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0c\n\x04size\x18\x05 \x01(\r\"\x8b\x01\n\x0fReceiveResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12!\n\x06leases\x18\x03 \x03(\x0b\x32\x11.dledger.v1.Lease\x12\x1a\n\x12invisible_until_ms\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\":\n\x07Receipt\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\r\n\x05lease\x18\x03 \x01(\x04\"k\n\x0fReceiptsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12%\n\x08receipts\x18\x04 \x03(\x0b\x32\x13.dledger.v1.Receipt\"\x9b\x01\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12%\n\x08receipts\x18\x04 \x03(\x0b\x32\x13.dledger.v1.Receipt\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\r\x12\x11\n\tuncounted\x18\x06 \x01(\x08\">\n\x10ReceiptsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.dledger.v1.ReceiptResult\"S\n\rReceiptResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12invisible_until_ms\x18\x02 \x01(\x04\x32\xb8\x02\n\x03Pop\x12\x42\n\x07Receive\x12\x1a.dledger.v1.ReceiveRequest\x1a\x1b.dledger.v1.ReceiveResponse\x12H\n\x0b\x41\x63knowledge\x12\x1b.dledger.v1.ReceiptsRequest\x1a\x1c.dledger.v1.ReceiptsResponse\x12S\n\x0f\x43hangeInvisible\x12\".dledger.v1.ChangeInvisibleRequest\x1a\x1c.dledger.v1.ReceiptsResponse\x12N\n\x11MoveToDeadLetters\x12\x1b.dledger.v1.ReceiptsRequest\x1a\x1c.dledger.v1.ReceiptsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,16 +40,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECEIVERESPONSE']._serialized_end=524
   _globals['_RECEIPT']._serialized_start=526
   _globals['_RECEIPT']._serialized_end=584
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=586
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=696
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=699
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=854
-  _globals['_MOVETODEADLETTERSREQUEST']._serialized_start=856
-  _globals['_MOVETODEADLETTERSREQUEST']._serialized_end=972
-  _globals['_RECEIPTSRESPONSE']._serialized_start=974
-  _globals['_RECEIPTSRESPONSE']._serialized_end=1036
-  _globals['_RECEIPTRESULT']._serialized_start=1038
-  _globals['_RECEIPTRESULT']._serialized_end=1121
-  _globals['_POP']._serialized_start=1124
-  _globals['_POP']._serialized_end=1448
+  _globals['_RECEIPTSREQUEST']._serialized_start=586
+  _globals['_RECEIPTSREQUEST']._serialized_end=693
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=696
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=851
+  _globals['_RECEIPTSRESPONSE']._serialized_start=853
+  _globals['_RECEIPTSRESPONSE']._serialized_end=915
+  _globals['_RECEIPTRESULT']._serialized_start=917
+  _globals['_RECEIPTRESULT']._serialized_end=1000
+  _globals['_POP']._serialized_start=1003
+  _globals['_POP']._serialized_end=1315
 # @@protoc_insertion_point(module_scope)

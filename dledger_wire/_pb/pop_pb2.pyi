@@ -162,7 +162,9 @@ class Receipt(google.protobuf.message.Message):
 global___Receipt = Receipt
 
 @typing.final
-class AcknowledgeRequest(google.protobuf.message.Message):
+class ReceiptsRequest(google.protobuf.message.Message):
+    """Of Acknowledge and MoveToDeadLetters."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: builtins.int
@@ -185,7 +187,7 @@ class AcknowledgeRequest(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["group", b"group", "incarnation", b"incarnation", "receipts", b"receipts", "topic", b"topic"]) -> None: ...
 
-global___AcknowledgeRequest = AcknowledgeRequest
+global___ReceiptsRequest = ReceiptsRequest
 
 @typing.final
 class ChangeInvisibleRequest(google.protobuf.message.Message):
@@ -219,31 +221,6 @@ class ChangeInvisibleRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["group", b"group", "incarnation", b"incarnation", "invisible_ms", b"invisible_ms", "receipts", b"receipts", "topic", b"topic", "uncounted", b"uncounted"]) -> None: ...
 
 global___ChangeInvisibleRequest = ChangeInvisibleRequest
-
-@typing.final
-class MoveToDeadLettersRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    INCARNATION_FIELD_NUMBER: builtins.int
-    RECEIPTS_FIELD_NUMBER: builtins.int
-    group: builtins.str
-    topic: builtins.str
-    incarnation: builtins.str
-    @property
-    def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Receipt]: ...
-    def __init__(
-        self,
-        *,
-        group: builtins.str = ...,
-        topic: builtins.str = ...,
-        incarnation: builtins.str = ...,
-        receipts: collections.abc.Iterable[global___Receipt] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "incarnation", b"incarnation", "receipts", b"receipts", "topic", b"topic"]) -> None: ...
-
-global___MoveToDeadLettersRequest = MoveToDeadLettersRequest
 
 @typing.final
 class ReceiptsResponse(google.protobuf.message.Message):

@@ -195,9 +195,9 @@ LIST_GROUPS = UnaryMethod("/dledger.v1.Retry/ListGroups", retry_pb2.GroupSetting
 # Service Pop
 
 RECEIVE = UnaryMethod("/dledger.v1.Pop/Receive", pop_pb2.ReceiveRequest, pop_pb2.ReceiveResponse)
-ACKNOWLEDGE = UnaryMethod("/dledger.v1.Pop/Acknowledge", pop_pb2.AcknowledgeRequest, pop_pb2.ReceiptsResponse)
+ACKNOWLEDGE = UnaryMethod("/dledger.v1.Pop/Acknowledge", pop_pb2.ReceiptsRequest, pop_pb2.ReceiptsResponse)
 CHANGE_INVISIBLE = UnaryMethod("/dledger.v1.Pop/ChangeInvisible", pop_pb2.ChangeInvisibleRequest, pop_pb2.ReceiptsResponse)
-MOVE_TO_DEAD_LETTERS = UnaryMethod("/dledger.v1.Pop/MoveToDeadLetters", pop_pb2.MoveToDeadLettersRequest, pop_pb2.ReceiptsResponse)
+MOVE_TO_DEAD_LETTERS = UnaryMethod("/dledger.v1.Pop/MoveToDeadLetters", pop_pb2.ReceiptsRequest, pop_pb2.ReceiptsResponse)
 
 # Service Transactions
 

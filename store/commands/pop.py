@@ -68,60 +68,51 @@ class LeaseMessages(Command[Granted]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgeMessages(Command[tuple[bool, ...]]):
-    """The group is done with these messages; the result says of each, in their order, whether its lease was the current one."""
+class SettleMessages(Command[tuple[bool, ...]]):
+    """What a consumer makes of messages; the result says of each, in their order, whether its lease was the current one."""
 
-    KIND: ClassVar[str] = "pop_acknowledge"
     group: str
     topic: str
     queue_id: int
     receipts: tuple[Receipts, ...]
 
     def check(self) -> None:
-        _check_receipts(self.group, self.receipts)
+        check_group(self.group)
+        for first, end, lease in self.receipts:
+            if not (0 <= first < end and lease > 0):
+                raise InvalidArgumentError(f"receipts of messages {first} to {end} with lease {lease}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeInvisible(Command[tuple[bool, ...]]):
-    """Messages are free again ``invisible_ms`` from now; ``uncounted``: as if this delivery had not been.  The result is as there."""
+class AcknowledgeMessages(SettleMessages):
+    """The group is done with these messages."""
+
+    KIND: ClassVar[str] = "pop_acknowledge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeInvisible(SettleMessages):
+    """Messages are free again ``invisible_ms`` from now; ``uncounted``: as if this delivery had not been."""
 
     KIND: ClassVar[str] = "pop_change_invisible"
-    group: str
-    topic: str
-    queue_id: int
-    receipts: tuple[Receipts, ...]
     invisible_ms: int
     uncounted: bool = optional(default=False)
 
     def check(self) -> None:
-        _check_receipts(self.group, self.receipts)
+        SettleMessages.check(self)
         _check_invisible(self.invisible_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkDeadLetters(Command[tuple[bool, ...]]):
+class MarkDeadLetters(SettleMessages):
     """As ``AcknowledgeMessages``, in one log entry with the copies that are the group's dead letters."""
 
     KIND: ClassVar[str] = "pop_dead"
-    group: str
-    topic: str
-    queue_id: int
-    receipts: tuple[Receipts, ...]
-
-    def check(self) -> None:
-        _check_receipts(self.group, self.receipts)
 
 
 def _check_invisible(invisible_ms: int) -> None:
     if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
         raise InvalidArgumentError(f"invisible for {invisible_ms} ms; expected 0 to {MAX_INVISIBLE_MS}")
-
-
-def _check_receipts(group: str, receipts: tuple[Receipts, ...]) -> None:
-    check_group(group)
-    for first, end, lease in receipts:
-        if not (0 <= first < end and lease > 0):
-            raise InvalidArgumentError(f"receipts of messages {first} to {end} with lease {lease}")
 
 
 def _check_runs(runs: tuple[OffsetRun, ...], low: int, high: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from broker.rocketmq_grpc._pb import definition_pb2 as pb
 from broker.rocketmq_grpc._pb import service_pb2
 from broker.rocketmq_grpc.service import SERVICE
+from broker.rocketmq_grpc.signature import DATE_TIME
 from tests.waiting import LIMIT_S
 
 Answer = TypeVar("Answer", bound=ProtobufMessage)
@@ -68,3 +70,9 @@ def message(topic: str, body: bytes, message_id: str, properties: dict[str, str]
     """``fields``: of its system properties."""
     system = pb.SystemProperties(message_id=message_id, **{"body_encoding": pb.IDENTITY, "message_type": pb.NORMAL} | fields)
     return pb.Message(topic=topic_of(topic), user_properties=properties or {}, system_properties=system, body=body)
+
+
+def signed(name: str, secret: str, date_time: str) -> str:
+    """What a client sends as ``authorization``."""
+    signature = hmac.new(secret.encode(), date_time.encode(), "sha1").hexdigest()
+    return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders={DATE_TIME}, Signature={signature}"

@@ -11,11 +11,11 @@ import pytest
 
 from broker.rocketmq_grpc._pb import definition_pb2 as pb
 from broker.rocketmq_grpc._pb import service_pb2 as service
-from broker.rocketmq_grpc.signature import AUTHORIZATION, DATE_TIME, signed
+from broker.rocketmq_grpc.signature import AUTHORIZATION, DATE_TIME
 from dledger_client import Admin
 from dledger_client.admin.security import AccessRule
 from tests.cluster.rocketmq import RocketmqCluster
-from tests.cluster.rocketmq_grpc import GrpcClient, topic_of
+from tests.cluster.rocketmq_grpc import GrpcClient, signed, topic_of
 from tests.cluster.test_remoting_users import cluster as cluster
 from tests.cluster.users import secrets_of_users
 from tests.waiting import LIMIT_MS, wait_until

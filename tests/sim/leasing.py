@@ -200,12 +200,12 @@ class World(StruckWorld):
         if what == "bury":
             group.tried.add(got.place)
             group.to_bury.add(got.frame.body)
-            if await self._settle(methods.MOVE_TO_DEAD_LETTERS, pop_pb2.MoveToDeadLettersRequest(**given)):
+            if await self._settle(methods.MOVE_TO_DEAD_LETTERS, pop_pb2.ReceiptsRequest(**given)):
                 group.settled(got)
                 group.buried.add(got.frame.body)
         elif what in ("acknowledge", "keep"):
             group.tried.add(got.place)
-            if await self._settle(methods.ACKNOWLEDGE, pop_pb2.AcknowledgeRequest(**given)):
+            if await self._settle(methods.ACKNOWLEDGE, pop_pb2.ReceiptsRequest(**given)):
                 group.settled(got)
 
     async def _settle(self, method: UnaryMethod[Any, pop_pb2.ReceiptsResponse], request: Any) -> bool:

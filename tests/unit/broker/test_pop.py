@@ -79,7 +79,7 @@ class Consumer:
         return [result.error.code for result in method.parse_response(await self.call(method, request)).results]
 
     async def acknowledge(self, got: Sequence[Got], **more: Any) -> list[str]:
-        request = pop_pb2.AcknowledgeRequest(group=GROUP, topic=self._topic, receipts=[each.receipt for each in got], **more)
+        request = pop_pb2.ReceiptsRequest(group=GROUP, topic=self._topic, receipts=[each.receipt for each in got], **more)
         return await self._settle(methods.ACKNOWLEDGE, request)
 
     async def change(self, got: Sequence[Got], invisible_ms: int, **more: Any) -> list[str]:
@@ -92,7 +92,7 @@ class Consumer:
         return await self._settle(methods.CHANGE_INVISIBLE, pop_pb2.ChangeInvisibleRequest(**given))
 
     async def bury(self, got: Sequence[Got]) -> list[str]:
-        request = pop_pb2.MoveToDeadLettersRequest(group=GROUP, topic=self._topic, receipts=[each.receipt for each in got])
+        request = pop_pb2.ReceiptsRequest(group=GROUP, topic=self._topic, receipts=[each.receipt for each in got])
         return await self._settle(methods.MOVE_TO_DEAD_LETTERS, request)
 
 
@@ -418,9 +418,9 @@ def test_receipts_out_of_this_world_are_stale() -> None:
         strange = [(0, 0, 0), (0, largest, 1), (7, 0, largest), ((1 << 32) - 1, 5, 5), (0, 0, 1)]
         receipts = [pop_pb2.Receipt(queue_id=queue_id, offset=offset, lease=lease) for queue_id, offset, lease in strange]
         for method, kind in (
-            (methods.ACKNOWLEDGE, pop_pb2.AcknowledgeRequest),
+            (methods.ACKNOWLEDGE, pop_pb2.ReceiptsRequest),
             (methods.CHANGE_INVISIBLE, pop_pb2.ChangeInvisibleRequest),
-            (methods.MOVE_TO_DEAD_LETTERS, pop_pb2.MoveToDeadLettersRequest),
+            (methods.MOVE_TO_DEAD_LETTERS, pop_pb2.ReceiptsRequest),
         ):
             assert await consumer._settle(method, kind(group=GROUP, topic="t", receipts=receipts)) == ["STALE_RECEIPT"] * 5
 

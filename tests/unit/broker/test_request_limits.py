@@ -33,9 +33,9 @@ CALLS: dict[methods.UnaryMethod[Any, Any], Request] = {
     methods.DEAD_LETTERS: retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
     methods.SEND_BACK: retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
     methods.RECEIVE: pop_pb2.ReceiveRequest(group="g", topic="t", max_messages=TOO_MANY, invisible_ms=1_000),
-    methods.ACKNOWLEDGE: pop_pb2.AcknowledgeRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
+    methods.ACKNOWLEDGE: pop_pb2.ReceiptsRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
     methods.CHANGE_INVISIBLE: pop_pb2.ChangeInvisibleRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
-    methods.MOVE_TO_DEAD_LETTERS: pop_pb2.MoveToDeadLettersRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
+    methods.MOVE_TO_DEAD_LETTERS: pop_pb2.ReceiptsRequest(group="g", topic="t", receipts=[pop_pb2.Receipt()] * TOO_MANY),
     methods.DESCRIBE_MEMBERS: sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
     methods.END_TRANSACTIONS: transaction_pb2.EndTransactionsRequest(
         producer_group="g", ends=[transaction_pb2.TransactionEnd()] * TOO_MANY

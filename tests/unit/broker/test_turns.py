@@ -64,9 +64,9 @@ def largest() -> dict[str, list[bytes]]:
         methods.RECEIVE.path: [
             pop_pb2.ReceiveRequest(**receive, group=f"g{number}", **each) for number, each in enumerate(WAYS_TO_RECEIVE)
         ],
-        methods.ACKNOWLEDGE.path: [pop_pb2.AcknowledgeRequest(**of_messages)],
+        methods.ACKNOWLEDGE.path: [pop_pb2.ReceiptsRequest(**of_messages)],
         methods.CHANGE_INVISIBLE.path: [pop_pb2.ChangeInvisibleRequest(**of_messages)],
-        methods.MOVE_TO_DEAD_LETTERS.path: [pop_pb2.MoveToDeadLettersRequest(**of_messages)],
+        methods.MOVE_TO_DEAD_LETTERS.path: [pop_pb2.ReceiptsRequest(**of_messages)],
         methods.DEAD_LETTERS.path: [retry_pb2.DeadLettersRequest(groups=names("g"))],
         methods.DESCRIBE_MEMBERS.path: [sessions_pb2.DescribeMembersRequest(groups=names("g"))],
         methods.END_TRANSACTIONS.path: [transaction_pb2.EndTransactionsRequest(producer_group=GROUP, ends=ends)],
