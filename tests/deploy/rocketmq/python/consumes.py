@@ -1,7 +1,7 @@
 """Consumers of RocketMQ's Python client: "ok WHAT" or "bad WHAT WHY" for each way to consume, or a load that is consumed.
 
 python consumes.py kinds ENDPOINTS TOPIC GROUP | simple ENDPOINTS TOPIC GROUP COUNT | push ENDPOINTS TOPIC GROUP COUNT; a line "got BODY
-QUEUE OFFSET" for each message acknowledged, until COUNT different ones were.  Credentials in ACCESS_KEY and SECRET_KEY.
+ID" for each message received, until COUNT different ones were.  Credentials in ACCESS_KEY and SECRET_KEY.
 """
 
 import os
@@ -142,9 +142,9 @@ def simple(endpoints, topic, group, count):
     while len(got) < int(count):
         try:
             for message in consumer.receive(16, 15):
-                consumer.ack(message)
                 got.add(message.body)
                 print("got", message.body.decode(), message.message_id, flush=True)
+                consumer.ack(message)  # it may be stored although its answer is lost: what counts is what was received
         except Exception as error:
             print("failed", type(error).__name__, flush=True)
             time.sleep(0.1)
