@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -14,11 +15,13 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
 from store.commands.consumer_groups import CommitOffsets, OffsetRow, OffsetsResult, ResetOffsets
 from store.commands.security import Action
+from store.state.pop import Delivered, GroupQueue
 from store.state.sequences import QueueKey
 
 TIMEOUT_S = 5.0
 ROWS_AT_ONCE = 500  # of a commit: looked at without a pause, and applied by one command
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
+BLOCKS_AT_ONCE = 32  # of 1024 leased messages each
 
 
 class GroupOffsetsService:
@@ -189,7 +192,19 @@ class GroupOffsetsService:
                     generation = known.generation(group, topic, queue_id)
                     row = found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
                     row.moved_at_ms = self._context.store.offset_history.moved_at_ms(group, topic, queue_id)
+                    if request.leases and self._context.store.pop.is_begun((group, topic, queue_id)):
+                        row.leases.CopyFrom(await leases_of(self._context, (group, topic, queue_id)))
         return reply
+
+
+async def leases_of(context: ServiceContext, queue: GroupQueue) -> broker_pb2.Leases:
+    """What consumers of a group have of a queue; others work in between."""
+    found, now_ms = Delivered(), context.store.time.now_ms()
+    async for each in in_slices(context.store.pop.delivered(queue, now_ms), BLOCKS_AT_ONCE):
+        found.add(each)
+    await asyncio.sleep(0)
+    oldest_ms = max(0, now_ms - found.first_ms) if found.first_ms else 0
+    return broker_pb2.Leases(in_flight=found.in_flight, again=found.again, oldest_ms=oldest_ms, attempts=found.attempts)
 
 
 def _refused(result: OffsetsResult) -> dict[QueueKey, DledgerError]:

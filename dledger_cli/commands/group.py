@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         QueueLag,
         ResetTarget,
     )
-    from dledger_client.admin.group_answers import GroupMember, QueueId
+    from dledger_client.admin.group_answers import GroupMember, QueueId, QueueLeases
     from dledger_client.admin.group_progress import GroupProgress
     from dledger_client.aio import Admin
 
@@ -45,7 +45,8 @@ def list_groups() -> None:
     """List consumer groups with members, lag and topics.
 
     LAG counts the messages after a group's offsets. WAITING is the age of the oldest of them; - if all are read, or if it is unknown. A
-    group is stuck if a queue with messages and a member has not moved for 5 minutes.
+    group is stuck if a queue with messages and a member has not moved for 5 minutes. Consumers that acknowledge messages one by one are
+    no members: STATE says how many messages they have in flight.
     """
 
     async def work(admin: Admin) -> tuple[Listed[ConsumerGroupDescription], list[GroupProgress]]:
@@ -67,7 +68,7 @@ def _group_row(group: GroupProgress) -> tuple[Any, ...]:
 
 def _group_json(group: GroupProgress) -> dict[str, Any]:
     counts = fields_of(group, "name", "members", "lag", waiting_ms="longest_waiting_ms")
-    return counts | {"topics": list(group.group.topics), "state": group.state().text}
+    return counts | {"topics": list(group.group.topics), "state": group.state().text, "leases": _leases_json(group.group.leases)}
 
 
 def _shown(waits_ms: int | None) -> str:
@@ -83,6 +84,10 @@ def describe(name: NameArgument) -> None:
     and LAG counts all messages of the queue.  WAITING is the age of the oldest unread message; - if it is unknown, or if all are read.
     Queues that are only written to (topic update --force) are included. CALL is the duration of the oldest listener call of a member,
     from one second on: its queue waits for it, also after a reset.
+
+    Of messages that are acknowledged one by one, LAG counts those after the oldest that is not done. IN-FLIGHT are leased to a consumer,
+    AGAIN are free to be delivered again, OLDEST is the time since the first delivery of the first of both, and ATTEMPTS the deliveries of
+    the one that was delivered most often.
     """
 
     async def work(admin: Admin) -> GroupProgress:
@@ -177,15 +182,30 @@ def _show_description(found: ConsumerGroupDescription, waiting: dict[QueueId, in
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
         reader = owner.client_id if owner else "" if row.readable else "none can: write-only queue"
+        reader = reader or ("one by one" if row.leases else "")
         rows.append((*row.key, row.offset, row.max_offset, row.lag, _shown(waiting.get(row.key)), reader, epoch or ""))
     rows.append(("TOTAL", "", "", "", "", found.lag, _shown(max(waiting.values(), default=None)), "", ""))
     header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "MEMBER", "EPOCH")
     print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "EPOCH"))
+    leased: list[tuple[Any, ...]] = [(*row.key, *_leases_row(row.leases)) for row in found.queues if row.leases is not None]
+    if leased:
+        print()
+        columns = ("IN-FLIGHT", "AGAIN", "OLDEST", "ATTEMPTS")
+        leased.append(("TOTAL", "", "", *_leases_row(found.leases)))
+        print_table(("TOPIC", "REPLICA-GROUP", "QUEUE", *columns), leased, right=("QUEUE", *columns))
     print()
     lags = {row.key: row.lag for row in found.queues}
     calls = [_shown(each.oldest_call_ms if each.oldest_call_ms >= SHOWN_CALL_MS else None) for each in found.members]
     members = [_member_row(each, lags, call) for each, call in zip(found.members, calls, strict=True)]
     print_table(("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "CALL", "SUBSCRIPTIONS"), members, right=("QUEUES", "LAG", "CALL"))
+
+
+def _leases_row(leases: QueueLeases | None) -> tuple[Any, ...]:
+    return () if leases is None else (leases.in_flight, leases.again, _shown(leases.oldest_ms or None), leases.attempts)
+
+
+def _leases_json(leases: QueueLeases | None) -> dict[str, Any] | None:
+    return None if leases is None else fields_of(leases, "in_flight", "again", "oldest_ms", "attempts")
 
 
 def _member_row(member: GroupMember, lags: dict[QueueId, int], call: str) -> tuple[Any, ...]:
@@ -202,11 +222,13 @@ def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, in
         row_json = _queue_json(row) | {"waiting_ms": waiting.get(row.key)}
         queues.append(row_json | {"member": owner.client_id if owner else None, "epoch": epoch})
     members = [_member_json(each, lags) for each in found.members]
-    return {"name": found.name, "lag": found.lag, "members": members, "queues": queues} | unanswered_json(found.unanswered)
+    answer = {"name": found.name, "lag": found.lag, "members": members, "queues": queues, "leases": _leases_json(found.leases)}
+    return answer | unanswered_json(found.unanswered)
 
 
 def _queue_json(row: QueueLag) -> dict[str, Any]:
-    return fields_of(row, "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "readable", group="replica_group")
+    found = fields_of(row, "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "readable", group="replica_group")
+    return found | {"leases": _leases_json(row.leases)}
 
 
 def _member_json(member: GroupMember, lags: dict[QueueId, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dledger_client.admin.calls import ClusterCalls, Listed
-from dledger_client.admin.group_answers import GroupAnswers, GroupMember, QueueId
+from dledger_client.admin.group_answers import GroupAnswers, GroupMember, QueueId, QueueLeases
 from dledger_client.admin.topics import QueueRange
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.producer.partitioner import QueueNumber
@@ -53,6 +53,7 @@ class QueueLag:
         max_offset: Offset of the next message to be stored.
         readable: Whether the group can read the queue; False for one that producers write to and consumers do not read.
         moved_at_ms: When the position changed last, milliseconds since 1970; 0 when that is not known.
+        leases: What consumers have of the queue whose messages are acknowledged one by one; None when there were none.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class QueueLag:
     max_offset: int
     readable: bool = True
     moved_at_ms: int = 0
+    leases: QueueLeases | None = None
 
     @property
     def key(self) -> QueueId:
@@ -109,6 +111,20 @@ class ConsumerGroupDescription:
     def lag(self) -> int:
         """Messages that the group has not passed, of all queues."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def leased_topics(self) -> frozenset[str]:
+        """The topics whose messages its consumers acknowledge one by one, as ``SimpleConsumer`` does; these are no members."""
+        return frozenset(queue.topic for queue in self.queues if queue.leases is not None)
+
+    @property
+    def leases(self) -> QueueLeases | None:
+        """What its consumers have of all these queues together; None when there are none."""
+        found = [queue.leases for queue in self.queues if queue.leases is not None]
+        if not found:
+            return None
+        in_flight, again = sum(each.in_flight for each in found), sum(each.again for each in found)
+        return QueueLeases(in_flight, again, max(each.oldest_ms for each in found), max(each.attempts for each in found))
 
     def owners(self) -> dict[QueueId, tuple[GroupMember, int]]:
         """The member that consumes each queue, and the epoch of its lock.
@@ -180,12 +196,13 @@ def topics_of(name: str, answers: GroupAnswers) -> set[str]:
 
 def described(name: str, answers: GroupAnswers, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
     positions, unanswered = answers.positions.get(name, {}), dict(answers.unanswered)
-    moved = answers.moved_at_ms.get(name, {})
+    moved, leases = answers.moved_at_ms.get(name, {}), answers.leases.get(name, {})
     rows: dict[QueueId, QueueLag] = {}
     for topic in topics_of(name, answers) & ranges.keys():
         for held in ranges[topic]:
             row = (topic, held.replica_group, held.queue_id)
-            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, held.readable, moved.get(row, 0))
+            bounds = (held.min_offset, held.max_offset, held.readable)
+            rows[row] = QueueLag(*row, positions.get(row), *bounds, moved.get(row, 0), leases.get(row))
         unanswered |= ranges[topic].unanswered
     for key, offset in positions.items():  # also of queues that were deleted
         if key[1] not in unanswered:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from dledger_client.admin.calls import ClusterCalls, Sources
 from dledger_wire._pb import broker_pb2, sessions_pb2
@@ -16,6 +16,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 
 QueueId: TypeAlias = tuple[str, str, int]  # topic, replica group, queue id
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,23 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLeases:
+    """Messages of a queue that consumers of a group received one by one, as with ``SimpleConsumer``, and that are not done.
+
+    Attributes:
+        in_flight: How many are leased now: neither acknowledged nor free again.
+        again: How many are free, to be delivered again.
+        oldest_ms: How long ago the first of all these was delivered first, in milliseconds, to the second; 0 when there are none.
+        attempts: Deliveries of the one that was delivered most often.
+    """
+
+    in_flight: int
+    again: int
+    oldest_ms: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupAnswers:
     """What the replica groups returned of consumer groups: positions by consumer group and queue, members by consumer group.
 
@@ -51,6 +69,7 @@ class GroupAnswers:
 
     positions: dict[str, dict[QueueId, int]]
     moved_at_ms: dict[str, dict[QueueId, int]]  # when a position changed last; 0 when that is not known
+    leases: dict[str, dict[QueueId, QueueLeases | None]]
     members: dict[str, list[GroupMember]]
     unanswered: dict[str, DledgerError]
     sources: Sources
@@ -62,7 +81,7 @@ class GroupAnswers:
 
 async def collect_answers(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> GroupAnswers:
     """Of all consumer groups when none is named.  Raises when a replica group does not answer, unless ``partial``."""
-    offsets = broker_pb2.GroupOffsetsRequest(groups=names, any_replica=calls.spares_leader)
+    offsets = broker_pb2.GroupOffsetsRequest(groups=names, any_replica=calls.spares_leader, leases=True)
     sessions, sources = sessions_pb2.DescribeMembersRequest(groups=names), Sources()
     without_members: dict[str, DledgerError] = {}
 
@@ -77,20 +96,27 @@ async def collect_answers(calls: ClusterCalls, names: Sequence[str], *, partial:
     offsets_of = {group: answer for group, (answer, _) in found.items()}
     positions = _of_queues(offsets_of, lambda each: each.offset)
     moved = _of_queues(offsets_of, lambda each: each.moved_at_ms)
+    leases = _of_queues(offsets_of, _leases)
     members = _members({group: answer for group, (_, answer) in found.items()})
-    return GroupAnswers(positions, moved, members, answers.unanswered | without_members, sources)
+    return GroupAnswers(positions, moved, leases, members, answers.unanswered | without_members, sources)
 
 
 def _of_queues(
-    answers: Mapping[str, broker_pb2.GroupOffsetsResponse], value: Callable[[broker_pb2.GroupOffset], int]
-) -> dict[str, dict[QueueId, int]]:
+    answers: Mapping[str, broker_pb2.GroupOffsetsResponse], value: Callable[[broker_pb2.GroupOffset], ValueT]
+) -> dict[str, dict[QueueId, ValueT]]:
     """Consumer group -> queue -> a value of its position."""
-    found: dict[str, dict[QueueId, int]] = {}
+    found: dict[str, dict[QueueId, ValueT]] = {}
     for replica_group, answer in answers.items():
         for positions in answer.groups:
             rows = found.setdefault(positions.group, {})
             rows.update({(each.topic, replica_group, each.queue_id): value(each) for each in positions.offsets})
     return {name: rows for name, rows in found.items() if rows}
+
+
+def _leases(row: broker_pb2.GroupOffset) -> QueueLeases | None:
+    if not row.HasField("leases"):
+        return None
+    return QueueLeases(row.leases.in_flight, row.leases.again, row.leases.oldest_ms, row.leases.attempts)
 
 
 def _members(answers: Mapping[str, sessions_pb2.DescribeMembersResponse]) -> dict[str, list[GroupMember]]:

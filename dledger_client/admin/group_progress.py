@@ -136,11 +136,12 @@ class GroupProgress:
 
     @property
     def unread(self) -> list[QueueLag]:
-        """The queues with messages for the group that no member consumes, as far as members are known."""
+        """The queues with messages for the group that no member consumes, as far as members are known, and that are not leased."""
         if self.is_broadcast:
             return []
-        owned, silent = self.group.owners(), self.group.unanswered
-        return [queue for queue in self.group.queues if queue.lag and queue.key not in owned and queue.replica_group not in silent]
+        owned, silent, leased = self.group.owners(), self.group.unanswered, self.group.leased_topics
+        behind = [queue for queue in self.group.queues if queue.lag and queue.key not in owned]
+        return [queue for queue in behind if queue.replica_group not in silent and queue.topic not in leased]
 
     def state(self, stuck_ms: int = STUCK_MS) -> GroupState:
         """What the group does, in words.
@@ -162,10 +163,21 @@ class GroupProgress:
             return GroupState(UNKNOWN, "")
         if not self.lag:
             return GroupState("has read everything", "good")
+        if self.group.leases is not None and not self.group.owners():
+            return self._leasing(stuck_ms)
         if not self.members:
             return GroupState("no member reads it", "warn")
         unread = len(self.unread)
         return GroupState(f"{unread} queues have no reader", "warn") if unread else GroupState("is reading", "good")
+
+    def _leasing(self, stuck_ms: int) -> GroupState:
+        """Of a group whose consumers are no members: what they have, or that its position moved lately, shows that there are some."""
+        in_flight = self.group.leases.in_flight if self.group.leases is not None else 0
+        if in_flight:
+            return GroupState(f"is reading: {in_flight} in flight", "good")
+        if self.at_ms - self.moved_at_ms < stuck_ms:
+            return GroupState("is reading", "good")
+        return GroupState("no consumer receives messages", "warn")
 
 
 def next_places(group: ConsumerGroupDescription, queues: int) -> dict[QueueId, Place]:

@@ -30,6 +30,7 @@ from dledger_client.admin.directory import ClusterDirectory as ClusterDirectory
 from dledger_client.admin.directory import RegisteredGroup as RegisteredGroup
 from dledger_client.admin.directory import RegisteredNode as RegisteredNode
 from dledger_client.admin.group_answers import GroupMember as GroupMember
+from dledger_client.admin.group_answers import QueueLeases as QueueLeases
 from dledger_client.admin.group_progress import GroupProgress as GroupProgress
 from dledger_client.admin.group_progress import GroupState as GroupState
 from dledger_client.admin.group_progress import StandingQueue as StandingQueue

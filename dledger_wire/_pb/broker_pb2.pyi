@@ -667,6 +667,7 @@ class GroupOffset(google.protobuf.message.Message):
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
     MOVED_AT_MS_FIELD_NUMBER: builtins.int
+    LEASES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -679,6 +680,10 @@ class GroupOffset(google.protobuf.message.Message):
     """of the topic, see TopicInfo; a commit that names another than there is now is refused, empty: whichever"""
     moved_at_ms: builtins.int
     """in an answer: when the position changed last; 0 when that is not known"""
+    @property
+    def leases(self) -> global___Leases:
+        """in an answer to a request for them: set when the group consumes the queue one by one (pop.proto)"""
+
     def __init__(
         self,
         *,
@@ -689,12 +694,43 @@ class GroupOffset(google.protobuf.message.Message):
         lock_epoch: builtins.int = ...,
         incarnation: builtins.str = ...,
         moved_at_ms: builtins.int = ...,
+        leases: global___Leases | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "incarnation", b"incarnation", "lock_epoch", b"lock_epoch", "moved_at_ms", b"moved_at_ms", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "leases", b"leases"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "incarnation", b"incarnation", "leases", b"leases", "lock_epoch", b"lock_epoch", "moved_at_ms", b"moved_at_ms", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_generation", b"_generation"]) -> typing.Literal["generation"] | None: ...
 
 global___GroupOffset = GroupOffset
+
+@typing.final
+class Leases(google.protobuf.message.Message):
+    """Messages of a queue that were leased to consumers of a group and are not done."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IN_FLIGHT_FIELD_NUMBER: builtins.int
+    AGAIN_FIELD_NUMBER: builtins.int
+    OLDEST_MS_FIELD_NUMBER: builtins.int
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    in_flight: builtins.int
+    """leased now"""
+    again: builtins.int
+    """free, to be delivered again"""
+    oldest_ms: builtins.int
+    """how long ago the first of all these was leased first"""
+    attempts: builtins.int
+    """deliveries of the one that was delivered most often"""
+    def __init__(
+        self,
+        *,
+        in_flight: builtins.int = ...,
+        again: builtins.int = ...,
+        oldest_ms: builtins.int = ...,
+        attempts: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["again", b"again", "attempts", b"attempts", "in_flight", b"in_flight", "oldest_ms", b"oldest_ms"]) -> None: ...
+
+global___Leases = Leases
 
 @typing.final
 class CommitOffsetsRequest(google.protobuf.message.Message):
@@ -768,8 +804,10 @@ class GroupOffsetsRequest(google.protobuf.message.Message):
 
     GROUPS_FIELD_NUMBER: builtins.int
     ANY_REPLICA_FIELD_NUMBER: builtins.int
+    LEASES_FIELD_NUMBER: builtins.int
     any_replica: builtins.bool
     """a follower may answer with what it has applied"""
+    leases: builtins.bool
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """none: all groups"""
@@ -779,8 +817,9 @@ class GroupOffsetsRequest(google.protobuf.message.Message):
         *,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
         any_replica: builtins.bool = ...,
+        leases: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica", "groups", b"groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica", "groups", b"groups", "leases", b"leases"]) -> None: ...
 
 global___GroupOffsetsRequest = GroupOffsetsRequest
 

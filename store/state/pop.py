@@ -69,12 +69,21 @@ class Heads:
     next_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of the messages between floor and end that are not done: leased now, free, and both."""
+@dataclass(slots=True)
+class Delivered:
+    """Of the messages that were delivered and are not done: how many are leased now, how many are free to be delivered again, how often one
+    was delivered at most, and when the first of them was first, in milliseconds since 1970; 0 when there are none."""
 
-    invisible: int = 0
-    ready: int = 0
+    in_flight: int = 0
+    again: int = 0
+    attempts: int = 0
+    first_ms: int = 0
+
+    def add(self, other: Delivered) -> None:
+        self.in_flight += other.in_flight
+        self.again += other.again
+        self.attempts = max(self.attempts, other.attempts)
+        self.first_ms = min(filter(None, (self.first_ms, other.first_ms)), default=0)
 
 
 class Pop:
@@ -120,10 +129,18 @@ class Pop:
         """How many messages between floor and end are not done."""
         return sum(block.left for _, block in self._blocks_of(queue))
 
-    def counts(self, queue: GroupQueue, now_ms: int) -> Counts:
-        """How many of them are invisible, and how many may be leased."""
-        ready = sum(int(np.count_nonzero(block.due <= now_ms)) for _, block in self._blocks_of(queue) if block.earliest <= now_ms)
-        return Counts(self.left(queue) - ready, ready)
+    def is_begun(self, queue: GroupQueue) -> bool:
+        """Whether the group consumes the queue so."""
+        return self._spans.get(queue) is not None
+
+    def delivered(self, queue: GroupQueue, now_ms: int) -> Iterator[Delivered]:
+        """What consumers have, block by block: the caller adds up, and lets others work in between."""
+        for _, block in self._blocks_of(queue):
+            places = np.flatnonzero(block.attempts)  # of messages that are done it is 0
+            if len(places):
+                again = int(np.count_nonzero(block.due[places] <= now_ms))
+                first_ms = int(block.first_s[places].min()) * 1000
+                yield Delivered(len(places) - again, again, int(block.attempts[places].max()), first_ms)
 
     def heads(self, queue: GroupQueue, now_ms: int) -> Heads:
         """The first message of each message group, of those that are not done."""
@@ -189,7 +206,7 @@ class Pop:
         self._set_new(queue, command)
         granted: list[tuple[Offsets, Block]] = []
         for first, block, places in self._free_of(queue, sorted(command.new + command.again), context.at_ms):
-            block.lease(places, until_ms, context.pos)
+            block.lease(places, until_ms, context.pos, context.at_ms)
             granted.append((first + places, block))
         for _, block, places in self._free_of(queue, command.damaged, context.at_ms):
             block.wait(places, context.at_ms + DAMAGED_MS)

@@ -1,6 +1,6 @@
 """A block of neighbouring messages that a group consumes one by one: who may have which, in columns.
 
-Owns the columns and their JSON.  A million messages in flight are a thousand blocks of four arrays, not a million objects.  A message that
+Owns the columns and their JSON.  A million messages in flight are a thousand blocks of five arrays, not a million objects.  A message that
 the group is done with is due at ``DONE``, and has nothing else: blocks of nothing but these are not kept at all.
 """
 
@@ -19,14 +19,16 @@ Places = npt.NDArray[np.int64]  # within the block
 
 
 class Block:
-    """``due``: from when on the message is free; ``leases``: the newest one, also while it is free again; ``attempts``: deliveries."""
+    """``due``: from when on the message is free; ``leases``: the newest one, also while it is free again; ``attempts``: deliveries;
+    ``first_s``: when the first of these was, in seconds since 1970, rounded up: no age is overstated."""
 
-    __slots__ = ("attempts", "due", "earliest", "groups", "leases", "left")
+    __slots__ = ("attempts", "due", "earliest", "first_s", "groups", "leases", "left")
 
     def __init__(self) -> None:
         self.due = np.full(BLOCK, DONE, np.int64)
         self.leases = np.zeros(BLOCK, np.int64)
         self.attempts = np.zeros(BLOCK, np.uint16)
+        self.first_s = np.zeros(BLOCK, np.uint32)
         self.groups: npt.NDArray[np.uint32] | None = None  # of messages in order within their message groups
         self.earliest = DONE  # of ``due``
         self.left = 0  # how many messages are not done
@@ -34,6 +36,7 @@ class Block:
     def copy(self) -> Block:
         copied = Block.__new__(Block)
         copied.due, copied.leases, copied.attempts = self.due.copy(), self.leases.copy(), self.attempts.copy()
+        copied.first_s = self.first_s.copy()
         copied.groups = None if self.groups is None else self.groups.copy()
         copied.earliest, copied.left = self.earliest, self.left
         return copied
@@ -42,10 +45,11 @@ class Block:
         self.earliest = int(self.due.min())
         self.left = int(np.count_nonzero(self.due != DONE))
 
-    def lease(self, places: Places, due_ms: int, lease: int) -> None:
+    def lease(self, places: Places, due_ms: int, lease: int, at_ms: int) -> None:
         self.due[places] = due_ms
         self.leases[places] = lease
         attempts = self.attempts[places]
+        self.first_s[places[attempts == 0]] = -(-at_ms // 1000)
         self.attempts[places] = attempts + (attempts < MAX_ATTEMPTS)
         self._changed()
 
@@ -53,6 +57,7 @@ class Block:
         """As if the newest delivery had not been."""
         attempts = self.attempts[places]
         self.attempts[places] = attempts - (attempts > 0)
+        self.first_s[places[attempts <= 1]] = 0
 
     def wait(self, places: Places, due_ms: int) -> None:
         """Messages are free from ``due_ms`` on; nothing else of them changes."""
@@ -63,6 +68,7 @@ class Block:
         self.due[places] = DONE
         self.leases[places] = 0
         self.attempts[places] = 0
+        self.first_s[places] = 0
         if self.groups is not None:
             self.groups[places] = 0
         self._changed()
@@ -73,8 +79,9 @@ class Block:
         self.groups[places] = groups
 
     def rows(self) -> list[list[int]]:
-        """Runs of messages that are alike: how many, due (-1: done), lease, attempts and, if the block has them, message group."""
-        columns: list[npt.NDArray[Any]] = [np.where(self.due == DONE, -1, self.due), self.leases, self.attempts]
+        """Runs of messages that are alike: how many, due (-1: done), lease, attempts, first delivery and, if the block has them, message
+        group."""
+        columns: list[npt.NDArray[Any]] = [np.where(self.due == DONE, -1, self.due), self.leases, self.attempts, self.first_s]
         if self.groups is not None:
             columns.append(self.groups)
         differs = np.zeros(BLOCK - 1, np.bool_)
@@ -87,11 +94,12 @@ class Block:
     @classmethod
     def of_rows(cls, rows: list[list[int]]) -> Block:
         block, at = cls(), 0
-        if len(rows[0]) > 4:
+        if len(rows[0]) > 5:
             block.groups = np.zeros(BLOCK, np.uint32)
-        for count, due, lease, attempts, *group in rows:
+        for count, due, lease, attempts, first_s, *group in rows:
             run = slice(at, at + count)
             block.due[run], block.leases[run], block.attempts[run] = DONE if due < 0 else due, lease, attempts
+            block.first_s[run] = first_s
             if block.groups is not None:
                 block.groups[run] = group[0]
             at += count

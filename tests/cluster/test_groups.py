@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dledger_client import Admin, PullConsumer
+from dledger_client import Admin, PullConsumer, SimpleConsumer
 from tests.cluster.harness import Cluster
 from tests.cluster.test_tools import start
 
@@ -24,7 +24,7 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
     (queue,) = json.loads(cluster.cli_ok("group", "describe", "audit", "--json"))["queues"]
     assert (queue["offset"], queue["max_offset"], queue["lag"]) == (20, 20, 0)
     listed = {"name": "audit", "topics": ["t"], "members": 0, "lag": 0, "waiting_ms": None, "state": "has read everything"}
-    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [listed]}
+    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [listed | {"leases": None}]}
     checks = "group-lag=1,group-stuck,dead-letters,transactions"
     cluster.cli_ok("status", "--check", checks)
     cluster.produce("t", [b"20", b"21"])
@@ -38,6 +38,24 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
     result = cluster.cli("group", "describe", "nobody")
     assert result.returncode == 1
     assert "no consumer group 'nobody'" in result.stderr
+
+
+def test_a_group_that_acknowledges_one_by_one_shows_what_its_consumers_have(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    cluster.produce("t", [b"%d" % number for number in range(6)])
+    with SimpleConsumer(cluster.bootstrap, "pack", "t", invisible_ms=600_000) as consumer:
+        got = consumer.receive(max_messages=5)
+        consumer.nack(got[:1])
+        consumer.ack(got[2:4])
+        described = json.loads(cluster.cli_ok("group", "describe", "pack", "--json"))
+        (queue,) = described["queues"]
+        assert (queue["lag"], queue["leases"] | {"oldest_ms": 0}) == (6, {"in_flight": 2, "again": 1, "oldest_ms": 0, "attempts": 1})
+        text = cluster.cli_ok("group", "describe", "pack").split("\n\n")[1].splitlines()
+        assert text[0].split() == ["TOPIC", "REPLICA-GROUP", "QUEUE", "IN-FLIGHT", "AGAIN", "OLDEST", "ATTEMPTS"]
+        assert text[1].split()[:5] == ["t", "g0", "0", "2", "1"]
+        assert text[2].split()[0] == "TOTAL"
+        (listed,) = json.loads(cluster.cli_ok("group", "list", "--json"))["groups"]
+        assert (listed["state"], listed["leases"]["in_flight"]) == ("is reading: 2 in flight", 2)
 
 
 @pytest.mark.parametrize("options", [[], ["--follower"]])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dledger_client.aio import Message
+from dledger_client.aio import Message, QueueLeases
 from dledger_wire._pb import pop_pb2
 from dledger_wire.errors import (
     DledgerError,
@@ -130,6 +130,45 @@ def test_messages_are_the_consumers_until_their_time_ends_or_they_are_acknowledg
         assert store.consumer_offsets.known_position(GROUP, "t", 0) == 3
 
     Rig().run(scenario)
+
+
+def test_a_group_is_described_with_what_its_consumers_have() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send(rig, [b"%d" % number for number in range(6)])
+        async with rig.admin() as admin:
+
+            async def seen() -> tuple[int, int, int, int, str]:
+                found = await admin.describe_group(GROUP)
+                (progress,) = await admin.group_progress([found])
+                assert progress.unread == []
+                assert found.leases is not None
+                ages.append(found.leases.oldest_ms)
+                return found.leases.in_flight, found.leases.again, found.leases.attempts, found.lag, progress.state().text
+
+            ages: list[int] = []
+            consumer = Consumer(rig)
+            got = await consumer.receive(4, invisible_ms=20_000)
+            assert await seen() == (4, 0, 1, 6, "is reading: 4 in flight")
+            await consumer.acknowledge(got[1:3])
+            await consumer.change(got[3:], 0)
+            assert await seen() == (1, 1, 1, 6, "is reading: 1 in flight"), "the lag begins at the oldest that is not done"
+            await asyncio.sleep(21)
+            assert (await seen())[:4] == (0, 2, 1, 6)
+            assert 20_000 <= ages[-1] <= 22_000
+            await consumer.acknowledge(await consumer.receive(1))
+            assert await seen() == (0, 1, 1, 3, "is reading"), "it has moved"
+            await asyncio.sleep(301)
+            assert (await seen())[-1] == "no consumer receives messages"
+            rest = await consumer.receive()
+            assert await seen() == (3, 0, 2, 3, "is reading: 3 in flight")
+            assert ages[-1] > 320_000, "it was first delivered that long ago"
+            await consumer.acknowledge(rest)
+            assert (await seen(), ages[-1]) == ((0, 0, 0, 0, "has read everything"), 0)
+            (listed,) = await admin.describe_groups()
+            assert {row.queue_id: row.leases for row in listed.queues} == {0: QueueLeases(0, 0, 0, 0), 1: None}
+
+    Rig().run(scenario, limit_s=600)
 
 
 def test_giving_back_and_keeping_longer() -> None:

@@ -15,6 +15,8 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.methods import METHODS, StreamMethod
 from store.queues.sql92 import MAX_TERMS
+from store.state.pop import MAX_IN_FLIGHT
+from store.state.pop_block import BLOCK
 from tests.cluster.attack.requests import batch, request_for
 from tests.cluster.attack.secured_cluster import GROUP, TOPIC
 from tests.unit.broker.turns import Longest, measured
@@ -147,3 +149,35 @@ def test_no_request_holds_the_loop(service: str, monkeypatch: pytest.MonkeyPatch
     with measured(monkeypatch, longest):
         Rig(log=LogConfig(segment_bytes=32 << 20, fill_window_bytes=0)).run(scenario)
     assert over == []
+
+
+def test_a_million_messages_in_flight_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = Longest()
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(TOPIC, queues=QUEUES)
+        async with rig.consumer(GROUP) as consumer:
+            await consumer.commit({(TOPIC, number): 0 for number in range(QUEUES)})
+        master = rig.cluster.hosts[rig.master]
+        assert master.node is not None
+        store, due_ms = master.node.store, 1 << 60
+        blocks = [[[BLOCK - 24, due_ms, 1, 2, 1], [24, 1, 1, 3, 1]], [[BLOCK, due_ms, 1, 1, 1]]]
+        names = [f"{TOPIC}@{GROUP}@{number}" for number in range(QUEUES)]
+        store.pop.load(
+            {
+                "spanTable": {name: [0, MAX_IN_FLIGHT] for name in names},
+                "blockTable": {f"{name}@{number}": blocks[number % 2] for name in names for number in range(MAX_IN_FLIGHT // BLOCK)},
+            }
+        )
+        router = rig.router()
+        channel = router.channel(master.address)
+        longest.begin(master.process)
+        answer = await methods.GROUP_OFFSETS.call(channel, broker_pb2.GroupOffsetsRequest(groups=[GROUP], leases=True), timeout_s=30)
+        longest.end()
+        await router.close()
+        found = [(row.leases.in_flight, row.leases.again, row.leases.attempts) for row in answer.groups[0].offsets]
+        assert found == [(MAX_IN_FLIGHT - 512 * 24, 512 * 24, 3)] * QUEUES
+        assert longest.instructions < 20_000, longest.what
+
+    with measured(monkeypatch, longest):
+        Rig().run(scenario)

@@ -11,7 +11,7 @@ from dledger_client.admin.calls import Listed
 from dledger_client.admin.consumer_checks import CONSUMER_DEFAULTS, ConsumersStatus, find_consumers
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription, QueueLag
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.group_answers import GroupMember
+from dledger_client.admin.group_answers import GroupMember, QueueLeases
 from dledger_client.admin.group_progress import GroupProgress
 from dledger_client.admin.open_transactions import GroupTransactions
 from dledger_client.admin.status_checks import find, parse_checks
@@ -44,6 +44,13 @@ def group(
     return GroupProgress(ConsumerGroupDescription(name, members, rows), NOW_MS, stored)
 
 
+def leasing(in_flight: int, *, moved_min: int = 20) -> GroupProgress:
+    """Its consumers are no members, and acknowledge messages one by one."""
+    found = group(joined_min=None, moved_min=moved_min)
+    leased = replace(found.group.queues[0], leases=QueueLeases(in_flight, 1, 60_000, 2))
+    return replace(found, group=replace(found.group, queues=(leased, *found.group.queues[1:])))
+
+
 def unanswered(progress: GroupProgress) -> GroupProgress:
     """Its replica group has no leader: a follower has the positions."""
     described = replace(progress.group, members=(), unanswered={"g0": NO_LEADER}, read_at={"g0": ReadAt("n1", leader=False)})
@@ -60,6 +67,10 @@ def unanswered(progress: GroupProgress) -> GroupProgress:
         (group(moved_min=1), "is reading", "good"),
         (group(stored_min=1), "is reading", "good"),  # idle until just now
         (group(joined_min=1), "is reading", "good"),  # its consumers were started just now
+        (leasing(3), "is reading: 3 in flight", "good"),
+        (leasing(0, moved_min=1), "is reading", "good"),
+        (leasing(0), "no consumer receives messages", "warn"),
+        (unanswered(leasing(3)), "unknown", ""),
         (unanswered(group()), "unknown", ""),
         (unanswered(group(behind=0)), "unknown", ""),
     ],

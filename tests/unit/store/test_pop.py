@@ -20,7 +20,7 @@ from store.commands.topics import CreateTopic, DeleteTopic
 from store.settings import StoreSettings
 from store.state.json_pieces import pieces
 from store.state.offset_runs import runs_of
-from store.state.pop import DAMAGED_MS
+from store.state.pop import DAMAGED_MS, Delivered
 from store.state.state_machine import CommandContext
 from store.state.store_state import StoreState
 
@@ -79,6 +79,12 @@ class State:
 
     def free(self, most: int = 1 << 20) -> list[int]:
         found: list[int] = self.pop.free(QUEUE, self.now_ms, most).offsets.tolist()
+        return found
+
+    def delivered(self) -> Delivered:
+        found = Delivered()
+        for each in self.pop.delivered(QUEUE, self.now_ms):
+            found.add(each)
         return found
 
     def snapshot(self) -> str:
@@ -226,23 +232,29 @@ def test_a_malformed_command_is_refused(wrong: dict[str, object]) -> None:
 
 
 class Model:
-    """Each message by itself: (due, lease, attempts); None when it is done."""
+    """Each message by itself: (due, lease, attempts, second of the first); None when it is done."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[int, int, int] | None] = []
+        self.messages: list[tuple[int, int, int, int] | None] = []
 
     def free(self, now_ms: int) -> list[int]:
         return [offset for offset, found in enumerate(self.messages) if found is not None and found[0] <= now_ms]
 
-    def lease(self, offsets: Iterable[int], found: Granted) -> None:
+    def lease(self, offsets: Iterable[int], found: Granted, now_ms: int) -> None:
         for offset in offsets:
             message = self.messages[offset]
             assert message is not None
-            self.messages[offset] = (found.until_ms, found.lease, message[2] + 1)
+            self.messages[offset] = (found.until_ms, found.lease, message[2] + 1, message[3] if message[2] else -(-now_ms // 1000))
 
     def counts(self, offset: int, lease: int) -> bool:
         message = self.messages[offset] if offset < len(self.messages) else None
         return message is not None and message[1] == lease and lease > 0
+
+    def delivered(self, now_ms: int) -> Delivered:
+        given = [found for found in self.messages if found is not None and found[2]]
+        again = sum(found[0] <= now_ms for found in given)
+        most, first_s = max((found[2] for found in given), default=0), min((found[3] for found in given), default=0)
+        return Delivered(len(given) - again, again, most, first_s * 1000)
 
     @property
     def floor(self) -> int:
@@ -262,7 +274,7 @@ class Compared:
         waiting = [offset for offset in named if self.draw.random() < 0.2]
         new = [offset for offset in named if offset not in waiting]
         found = self.state.lease(new, end=begin + count, waiting=runs_of(waiting), invisible_ms=self.draw.choice((0, 50, 5_000)))
-        self.model.messages += [(0, 0, 0) if offset in named else None for offset in range(begin, begin + count)]
+        self.model.messages += [(0, 0, 0, 0) if offset in named else None for offset in range(begin, begin + count)]
         assert granted(found) == new
         self._leased(found)
 
@@ -274,7 +286,7 @@ class Compared:
         self._leased(found)
 
     def _leased(self, found: Granted) -> None:
-        self.model.lease(granted(found), found)
+        self.model.lease(granted(found), found, self.state.now_ms)
         assert found.attempts.tolist() == [self.model.messages[offset][2] for offset in granted(found)]  # type: ignore[index]
         self.known += [(offset, found.lease) for offset in granted(found)]
 
@@ -294,7 +306,7 @@ class Compared:
         for (offset, lease), counts in zip(receipts, expected, strict=True):
             message = self.model.messages[offset]
             if counts and message is not None:
-                self.model.messages[offset] = (self.state.now_ms + for_ms, lease, max(0, message[2] - uncounted))
+                self.model.messages[offset] = (self.state.now_ms + for_ms, lease, max(0, message[2] - uncounted), message[3])
 
     def check(self) -> None:
         state, messages = self.state, self.model.messages
@@ -303,9 +315,7 @@ class Compared:
         assert state.pop.span(QUEUE) == (self.model.floor, len(messages))
         assert state.position == self.model.floor
         assert state.pop.earliest_ms(QUEUE) == min((found[0] for found in messages if found is not None), default=None)
-        counts = state.pop.counts(QUEUE, state.now_ms)
-        assert counts.ready == len(free)
-        assert counts.ready + counts.invisible == sum(found is not None for found in messages)
+        assert state.delivered() == self.model.delivered(state.now_ms)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -320,6 +330,23 @@ def test_it_does_what_a_plain_model_does(seed: int) -> None:
             text = both.state.snapshot()
             both.state.pop.load(json.loads(text))
             assert both.state.snapshot() == text
+
+
+def test_what_consumers_have_is_counted_until_they_are_done_with_it() -> None:
+    state = State()
+    found = state.lease(range(3), end=6, waiting=((4, 6),))
+    assert state.delivered() == Delivered(3, 0, 1, 1_000), "what waits for its first delivery is not theirs"
+    state.now_ms = 3_500
+    assert state.delivered() == Delivered(0, 3, 1, 1_000)
+    again = state.lease(again=((1, 3), (4, 5)), invisible_ms=5_000)
+    assert state.delivered() == Delivered(3, 1, 2, 1_000), "the age is that of the first delivery"
+    state.acknowledge((0, found.lease), (1, again.lease), (2, again.lease))
+    assert state.delivered() == Delivered(1, 0, 1, 4_000)
+    state.change((4, again.lease), invisible_ms=0, uncounted=True)
+    assert state.delivered() == Delivered(), "that delivery was none"
+    state.now_ms = 9_000
+    state.lease(again=((4, 5),))
+    assert state.delivered() == Delivered(1, 0, 1, 9_000)
 
 
 def test_a_capture_stays_as_it_was_while_commands_go_on() -> None:
