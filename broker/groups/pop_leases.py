@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from broker.context import ServiceContext
 from broker.groups.pop_reads import LeaseReader, Message, Read, message_groups
 from broker.groups.pop_receipts import ReceiptLanes, Receipts
@@ -159,6 +161,7 @@ class Leases:
         granted = await self._propose(queue, choice.command(queue, how.invisible_ms), term)
         if granted is None:
             return [([], 0) for _ in asks]
+        self._context.measures.redelivered.count(queue[0], again=int(np.count_nonzero(granted.attempts > 1)))
         attempts = dict(zip(granted.offsets.tolist(), granted.attempts.tolist(), strict=True))
         return [
             ([Leased(queue[2], at, granted.lease, attempts[at], frame) for at, frame in part if at in attempts], granted.until_ms)

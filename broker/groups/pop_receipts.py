@@ -176,4 +176,5 @@ class ReceiptLanes:
         mark = store.command(MarkDeadLetters(group=group, topic=topic, queue_id=queue_id, receipts=receipts.runs()))
         await self._locks.commit(queue, self._context.raft.propose(AtomicPayload(batches, mark)))
         mark.result()
+        self._context.measures.redelivered.count(group, dead=len(copies))
         return {offset: None for offset, _ in copies}

@@ -31,6 +31,7 @@ class NodeSamples:
         limits = node.settings.cluster.metrics
         self._topics = TopCounters(limits.topics, len(TRAFFIC))
         self._rejected = TopCounters(limits.consumerGroups, 2)  # dead letters and retries of groups
+        self._redelivered = TopCounters(limits.consumerGroups, 2)
         self._slow: SlowLook | None = None
 
     async def samples(self) -> Samples:
@@ -109,14 +110,27 @@ class NodeSamples:
         for topic, group in sorted(inflight, key=lambda pair: (-inflight[pair], pair))[:limit]:
             samples.add("consumer_inflight", inflight[topic, group], topic, group)
         if slow.term and slow.term == node.roles.master_term:
-            _add_of_master(samples, slow)
+            _add_of_master(samples, slow, node.store.time.now_ms())
+        self._add_redelivered(samples)
+
+    def _add_redelivered(self, samples: Samples) -> None:
+        counted = self._node.measures.redelivered
+        changed, counted.changed = counted.changed, {}
+        self._redelivered.update({group: counted.counts[group] for group in changed}, self._node.context.env.clock.monotonic_ms())
+        self._redelivered.forget_all_but(counted.counts)
+        for group, (again, dead) in self._redelivered.series().items():
+            samples.add("leased_again_total", again, group)
+            samples.add("leased_dead_letters_total", dead, group)
 
 
-def _add_of_master(samples: Samples, slow: SlowFigures) -> None:
+def _add_of_master(samples: Samples, slow: SlowFigures, now_ms: int) -> None:
     for (topic, group), messages in slow.lag_messages.items():
         samples.add("consumer_lag_messages", messages, topic, group)
     for (topic, group), seconds in slow.lag_seconds.items():
         samples.add("consumer_lag_seconds", seconds, topic, group)
+    for (topic, group), leased in slow.leased.items():
+        samples.add("leased_messages", leased.in_flight, topic, group)
+        samples.add("leased_oldest_seconds", max(0, now_ms - leased.first_ms) / 1000 if leased.first_ms else 0, topic, group)
     waits = {"delay_messages_pending": slow.delayed, "delay_lag_seconds": slow.delay_lag_s, "half_messages": slow.half_messages}
     for name, value in waits.items():
         if value is not None:

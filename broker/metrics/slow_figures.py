@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.api.log_segments import FoundDamage
 from broker.context import ServiceContext
 from broker.delivery.verified_reads import read_with_repair
 from broker.delivery.waiting_messages import WaitingMessages
+from broker.groups.group_offsets import BLOCKS_AT_ONCE
 from broker.metrics.catalog import OTHERS
 from broker.metrics.top import Pair, top_pairs
 from broker.support.limits import in_slices
@@ -25,6 +27,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.durability.segment_ages import SegmentAges
+from store.state.pop import Delivered
 
 EVERY_MS = 5_000
 WAIT_S = 1.0  # for new figures; then the last ones are reported
@@ -46,6 +49,7 @@ class SlowFigures:
     term: int = 0
     lag_messages: dict[Pair, int] = field(default_factory=dict)
     lag_seconds: dict[Pair, float] = field(default_factory=dict)
+    leased: dict[Pair, Delivered] = field(default_factory=dict)
     delayed: int | None = None
     delay_lag_s: float | None = None
     half_messages: int | None = None
@@ -101,6 +105,7 @@ class SlowLook:
         if found.term:
             with contextlib.suppress(DledgerError):
                 await self._look_at_groups(found)
+            await self._look_at_leases(found)
             with contextlib.suppress(DledgerError):
                 await self._look_at_waiting(found)
         return found
@@ -174,6 +179,24 @@ class SlowLook:
             return await read_with_repair(self._context.raft, lambda: self._context.store.reader.time_of(topic, queue_id, offset))
         except DledgerError:
             return None
+
+    async def _look_at_leases(self, found: SlowFigures) -> None:
+        store, leased = self._context.store, defaultdict[Pair, Delivered](Delivered)
+        now_ms = store.time.now_ms()
+
+        def parts() -> Iterator[tuple[Pair, Delivered]]:
+            for group, topic, queue_id in list(store.pop):
+                yield (topic, group), Delivered()
+                for each in store.pop.delivered((group, topic, queue_id), now_ms):
+                    yield (topic, group), each
+
+        async for pair, each in in_slices(parts(), BLOCKS_AT_ONCE):
+            leased[pair].add(each)
+        ages = {pair: (now_ms - each.first_ms) / 1000 for pair, each in leased.items() if each.first_ms}
+        reported = top_pairs({pair: each.in_flight + each.again for pair, each in leased.items()}, ages, self._limit)
+        found.leased = {pair: leased[pair] for pair in reported}
+        for pair in leased.keys() - reported:
+            found.leased.setdefault((OTHERS, OTHERS), Delivered()).add(leased[pair])
 
     # What waits
 

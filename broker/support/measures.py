@@ -65,6 +65,29 @@ class Given:
             del self._until[oldest]
 
 
+class Redelivered:
+    """What this node gave to a consumer group again, or moved to its dead letters, since it was not acknowledged.
+
+    Attributes:
+        counts: Deliveries after the first one, and dead letters, by consumer group.
+        changed: The groups whose counts have risen since this was taken.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, tuple[int, int]] = {}
+        self.changed: dict[str, None] = {}
+
+    def count(self, group: str, *, again: int = 0, dead: int = 0) -> None:
+        if not again and not dead:
+            return
+        before = self.counts.get(group, (0, 0))
+        self.counts[group], self.changed[group] = (before[0] + again, before[1] + dead), None
+        if len(self.counts) > MAX_GIVEN:
+            oldest = next(iter(self.counts))
+            del self.counts[oldest]
+            self.changed.pop(oldest, None)
+
+
 class ServiceMeasures:
     """Of one process."""
 
@@ -74,6 +97,7 @@ class ServiceMeasures:
         self.backpressure_s = 0.0
         self.transaction_checks: Counter[str] = Counter()  # by result: asked, no producer, given up
         self.given = Given()
+        self.redelivered = Redelivered()
 
     def request(self, method: str, code: str, took_s: float) -> None:
         """A request was answered."""

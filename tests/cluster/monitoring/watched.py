@@ -17,7 +17,18 @@ import yaml
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
-from dledger_client import Action, Admin, Message, Producer, PullConsumer, PushConsumer, TransactionProducer, TransactionState
+from dledger_client import (
+    Action,
+    Admin,
+    LeasedMessage,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from dledger_client.admin.security import AccessRule
 from dledger_wire.rpc import methods
 from tests.cluster.attack import by_hand, secured_cluster
@@ -89,8 +100,17 @@ def be_refused(secured: Secured) -> None:
         assert said.code == "UNAUTHENTICATED", said
 
 
+def received(consumer: SimpleConsumer, count: int) -> list[LeasedMessage]:
+    """So many messages."""
+    found: list[LeasedMessage] = []
+    while len(found) < count:
+        found += consumer.receive(max_messages=count - len(found), wait_ms=1_000)
+    return found
+
+
 class Traffic:
-    """Some of everything: sends and reads that go on, a group that lags, retries, dead letters, delays and a transaction without an end."""
+    """Some of everything: sends and reads that go on, a group that lags, leases, retries, dead letters, delays and a transaction that stays
+    open."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -102,11 +122,12 @@ class Traffic:
     def __enter__(self) -> Traffic:
         with Admin(self._bootstrap) as admin:
             admin.create_topic(TOPIC, queues=1)
-            for name in ("mails", "paid"):
+            for name in ("mails", "paid", "parcels"):
                 admin.create_topic(name, queues=1)
         self._stack.enter_context(self._producer)
         self._stack.enter_context(self._reader)
         self._reject()
+        self._lease()
         transactions = TransactionProducer(self._bootstrap, "payments", lambda _message: TransactionState.UNKNOWN)
         self._stack.enter_context(transactions).prepare(Message("paid", b"nobody knows"))
         in_an_hour = int(time.time() * 1000) + 3_600_000
@@ -135,6 +156,16 @@ class Traffic:
         for number in range(2):
             self._producer.send(Message("mails", b"mail %d" % number))
         wait_until(seen.is_set, "a message was given up")
+
+    def _lease(self) -> None:
+        """One message is kept, one comes again, and one is given up."""
+        consumer = self._stack.enter_context(SimpleConsumer(self._bootstrap, "packing", "parcels", invisible_ms=600_000))
+        for number in range(3):
+            self._producer.send(Message("parcels", b"parcel %d" % number))
+        got = received(consumer, 3)
+        consumer.nack(got[1:2])
+        consumer.reject(got[2:])
+        received(consumer, 1)
 
     def step(self) -> None:
         """Send some, read some and confirm less than that."""

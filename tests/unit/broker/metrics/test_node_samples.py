@@ -24,6 +24,7 @@ from dledger_client.aio import Message
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.measures import Histogram
 from store.traffic import Counts, Traffic
+from tests.unit.broker.test_pop import GROUP, Consumer, send
 from tests.unit.client.sim_rig import Rig, until
 
 # What a cluster without users, TLS, real connections and refusals cannot tell.
@@ -75,7 +76,9 @@ def test_a_group_at_work_tells_every_metric_of_the_catalogue() -> None:
         told = {name for samples in found.values() for name in samples.values}
         wanted = {metric.name for metric in catalog.METRICS if "node" in metric.on} - NOT_HERE
         # One series for each reason, and for each group, once there was one.
-        later = {"dledger_raft_elections_total", "dledger_dlq_messages_total", "dledger_retry_messages_total"}
+        later = {"dledger_raft_elections_total", "dledger_dlq_messages_total", "dledger_retry_messages_total"} | {
+            name for name in catalog.BY_NAME if name.startswith("dledger_leased_")
+        }
         assert wanted - told <= later
         assert told <= wanted | NOT_HERE
 
@@ -98,6 +101,28 @@ def test_both_formats_say_the_same_and_every_name_is_of_the_catalogue() -> None:
         names = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _, _ in plain}
         assert names <= catalog.BY_NAME.keys()
         assert ("dledger_messages_in_total", (("group", "g0"), ("node", rig.master), ("topic", "t")), 1.0) in plain
+
+    Rig().run(scenario)
+
+
+def test_leases_are_counted_by_topic_and_consumer_group() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, [b"%d" % number for number in range(6)])
+        look, consumer = _looks(rig)[rig.master], Consumer(rig)
+        got = await consumer.receive(5, invisible_ms=600_000)
+        await consumer.acknowledge(got[:1])
+        await consumer.change(got[1:2], 0)
+        assert [each.lease.attempt for each in await consumer.receive(1, invisible_ms=600_000)] == [2]
+        await consumer.change(got[2:3], 0)
+        await consumer.bury(got[3:4])
+        await asyncio.sleep(30)
+        samples = await look.samples()
+        assert _values(samples, "leased_messages") == {("t", GROUP): 2}, "one is free to be delivered again"
+        oldest_s = _values(samples, "leased_oldest_seconds")["t", GROUP]
+        assert 28.9 < oldest_s < 32
+        assert _values(samples, "leased_again_total") == {(GROUP,): 1}
+        assert _values(samples, "leased_dead_letters_total") == {(GROUP,): 1}
 
     Rig().run(scenario)
 
