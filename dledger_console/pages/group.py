@@ -5,7 +5,7 @@ from __future__ import annotations
 from nicegui import ui
 
 from dledger_client.admin.group_progress import GroupProgress
-from dledger_client.aio import ConsumerGroupDescription
+from dledger_client.aio import ConsumerGroupDescription, QueueLag, QueueLeases
 from dledger_console.data import groups
 from dledger_console.data.groups import QueueRow, ResetPlan, ResetTarget
 from dledger_console.history.groups import GroupRates, lag_by_topic
@@ -32,6 +32,14 @@ QUEUES = (
     Column("moved", "Last progress", number=True),
     Column("owner", "Read by"),
     Column("stands", "Stands still"),
+)
+LEASES = (
+    Column("topic", "Topic"),
+    Column("queue", "Queue"),
+    Column("flight", "In flight", number=True),
+    Column("again", "To be delivered again", number=True),
+    Column("oldest", "Oldest was delivered", number=True),
+    Column("attempts", "Most deliveries of one", number=True),
 )
 MEMBERS = (
     Column("id", "Member"),
@@ -102,6 +110,10 @@ async def group_page(view: View, name: str = "") -> None:
         chart = LineChart(f"Messages behind of {printable(name)}, by topic", whole=True)
     heading("Queues")
     queues = BoundedTable(QUEUES, key="key", empty="no queues", label="Queues", rows=100)
+    with ui.element("div") as one_by_one:
+        heading("Received one by one, and not acknowledged")
+        sums = Figures([column.label for column in LEASES[2:]])
+        leases = BoundedTable(LEASES, key="key", empty="no queues", label="Received one by one")
     heading("Members")
     members = BoundedTable(MEMBERS, key="key", empty="no members are connected", label="Members")
 
@@ -116,6 +128,11 @@ async def group_page(view: View, name: str = "") -> None:
         missing.show(found.unanswered, read_at=found.read_at)
         chart.show(watched.lag)
         members.set_rows(_member_rows(found), unknown="not known: only a leader knows them" if progress.members is None else "")
+        one_by_one.set_visibility(found.leases is not None)
+        if found.leases is not None:
+            cells = zip(LEASES[2:], _lease_cells(found.leases).values(), strict=True)
+            sums.show({column.label: cell.text if isinstance(cell, Amount) else str(cell) for column, cell in cells})
+            leases.set_rows([_lease_row(queue, queue.leases) for queue in found.queues if queue.leases is not None])
         rows = sorted(groups.queue_rows(progress), key=lambda row: (-row.stands_ms, -row.lag.lag))
         queues.set_rows([_queue_row(row, progress.at_ms) for row in rows])
 
@@ -139,6 +156,8 @@ def _queue_row(row: QueueRow, now_ms: int) -> dict[str, Cell]:
     reader: Cell = NOT_KNOWN if row.owner is None else row.owner
     if row.owner == "":
         reader = Mark("none" if lag.readable else "none can: write-only queue", "warn") if lag.lag else "none"
+        if lag.leases is not None:
+            reader = "one by one"
     place = {"topic": lag.topic, "group": lag.replica_group, "queue": str(lag.queue_id), "offset": str(lag.next_offset)}
     shown = "nothing committed" if lag.offset is None else number(lag.offset)
     return {
@@ -153,6 +172,16 @@ def _queue_row(row: QueueRow, now_ms: int) -> dict[str, Cell]:
         "owner": reader,
         "stands": Mark(f"for {span(row.stands_ms)}", "bad") if row.stands_ms else "",
     }
+
+
+def _lease_row(queue: QueueLag, leases: QueueLeases) -> dict[str, Cell]:
+    place = {"key": f"{queue.topic} {queue.replica_group} {queue.queue_id}", "queue": f"{queue.replica_group}/{queue.queue_id}"}
+    return {**place, "topic": Link.to(queue.topic, "/topic", name=queue.topic), **_lease_cells(leases)}
+
+
+def _lease_cells(leases: QueueLeases) -> dict[str, Cell]:
+    oldest = Amount(f"{span(leases.oldest_ms)} ago", leases.oldest_ms) if leases.oldest_ms else Amount("–", -1)
+    return {"flight": leases.in_flight, "again": leases.again, "oldest": oldest, "attempts": leases.attempts}
 
 
 def _member_rows(found: ConsumerGroupDescription) -> list[dict[str, Cell]]:
