@@ -77,8 +77,10 @@ class GrpcRoutes:
         return answer
 
     def _broker(self, row: TopicRow, client: Client) -> Broker:
-        takes_one = self._only_leaders or client.language == NODE  # which looks for a host that is called like all of them together
-        return Broker(name=row.group, id=0, endpoints=endpoints_of(row.addresses[:1] if takes_one else row.addresses))
+        endpoints = endpoints_of(row.addresses[:1] if self._only_leaders else row.addresses)
+        if client.language == NODE and endpoints.addresses and endpoints.scheme != AddressScheme.DOMAIN_NAME:
+            _for_node(endpoints.addresses)
+        return Broker(name=row.group, id=0, endpoints=endpoints)
 
     async def _rows(self, topic: pb.Resource, action: Action) -> Sequence[TopicRow]:
         name = topic_of(topic)
@@ -106,6 +108,13 @@ def endpoints_of(addresses: Sequence[str]) -> Endpoints:
         host, _, port = each.rpartition(":")
         found.addresses.append(Address(host=host.strip("[]"), port=int(port)))
     return found
+
+
+def _for_node(addresses: Sequence[Address]) -> None:
+    """The client for Node.js joins addresses to one target of gRPC, which it takes for a name: the first host says that it is none."""
+    for address in addresses:
+        address.host = f"[{address.host}]" if ":" in address.host else address.host
+    addresses[0].host = ("ipv6:" if addresses[0].host.startswith("[") else "ipv4:") + addresses[0].host
 
 
 def _scheme(address: str) -> AddressScheme.ValueType:

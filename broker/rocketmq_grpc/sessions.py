@@ -27,7 +27,7 @@ from broker.rocketmq_grpc._pb.service_pb2 import (
     NotifyClientTerminationResponse,
     TelemetryCommand,
 )
-from broker.rocketmq_grpc.client import Client, group_of, topic_of
+from broker.rocketmq_grpc.client import NODE, Client, group_of, topic_of
 from broker.rocketmq_grpc.leases import Leases
 from broker.rocketmq_grpc.statuses import ok
 from dledger_wire.errors import InvalidArgumentError
@@ -38,7 +38,8 @@ from dledger_wire.rpc.transport import ByteStream
 MAX_TOPICS = 1_000  # that a client says it sends to
 MAX_SETTINGS_BYTES = 1 << 20
 SEND_ATTEMPTS = 3
-FIRST_PAUSE_MS, LAST_PAUSE_S, PAUSES_GROW = 10, 1, 2.0
+SEND_PAUSES = Duration(nanos=10_000_000), Duration(seconds=1)  # the first and the last
+PAUSES_GROW = 2.0
 BATCH, LONG_POLL_S = 32, 20
 # How long a message is invisible after each attempt that failed, in seconds: RocketMQ's own.
 RETRY_S = (1, 5, 10, 30, *(60 * minutes for minutes in range(1, 11)), 1200, 1800, 3600, 7200)
@@ -89,12 +90,12 @@ class Sessions:
                     raise InvalidArgumentError(f"a command of {len(data)} bytes; expected at most {MAX_SETTINGS_BYTES}")
                 command = methods.decode(TelemetryCommand, data)
                 if command.HasField("settings"):
-                    await session.write(TelemetryCommand(status=ok(), settings=self._settings(session, command.settings)))
+                    await session.write(TelemetryCommand(status=ok(), settings=self._settings(session, client, command.settings)))
         finally:
             if self._sessions.get(client.client_id) is session:
                 del self._sessions[client.client_id]
 
-    def _settings(self, session: Session, given: Settings) -> Settings:
+    def _settings(self, session: Session, client: Client, given: Settings) -> Settings:
         """What the client is to do, beside what it said itself."""
         kind = given.WhichOneof("pub_sub")
         if kind is None:
@@ -108,15 +109,14 @@ class Sessions:
             session.topics |= {topic_of(topic) for topic in given.publishing.topics}
             answer.publishing.max_body_size = self._node.settings.cluster.store.maxMessageSize
             answer.publishing.validate_message_type = False  # topics take messages of every type
-            answer.backoff_policy.CopyFrom(_exponential(SEND_ATTEMPTS))
+            answer.backoff_policy.CopyFrom(_exponential(SEND_ATTEMPTS, *SEND_PAUSES))
         else:
             group = group_of(given.subscription.group)
             answer.subscription.receive_batch_size = BATCH
             answer.subscription.long_polling_timeout.CopyFrom(Duration(seconds=LONG_POLL_S))
             configured = self._node.store.subscription_groups.of(group)
             answer.subscription.fifo = configured.consumeMessageOrderly
-            pauses = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in RETRY_S])
-            answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=configured.retryMaxTimes + 1, customized_backoff=pauses))
+            answer.backoff_policy.CopyFrom(_retries(client, configured.retryMaxTimes + 1))
         return answer
 
     async def heartbeat(self, _request: HeartbeatRequest, client: Client) -> HeartbeatResponse:
@@ -129,6 +129,13 @@ class Sessions:
         return NotifyClientTerminationResponse(status=ok())
 
 
-def _exponential(attempts: int) -> RetryPolicy:
-    first, last = Duration(nanos=FIRST_PAUSE_MS * 1_000_000), Duration(seconds=LAST_PAUSE_S)
+def _retries(client: Client, attempts: int) -> RetryPolicy:
+    """How often a push consumer tries.  The one for Node.js knows no pauses one by one: it would forward a message after one attempt."""
+    first, *_, last = pauses = [Duration(seconds=seconds) for seconds in RETRY_S]
+    if client.language == NODE:
+        return _exponential(attempts, first, last)
+    return RetryPolicy(max_attempts=attempts, customized_backoff=CustomizedBackoff(next=pauses))
+
+
+def _exponential(attempts: int, first: Duration, last: Duration) -> RetryPolicy:
     return RetryPolicy(max_attempts=attempts, exponential_backoff=ExponentialBackoff(initial=first, max=last, multiplier=PAUSES_GROW))

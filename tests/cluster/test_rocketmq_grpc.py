@@ -86,7 +86,8 @@ def test_a_route_has_each_queue_once_and_the_addresses_of_all_nodes(cluster: Roc
     assert sorted(cluster.status_json()["rocketmq"]["grpc"]) == sorted(nodes)
     node = GrpcClient(cluster.remoting(cluster.leader()), metadata=(("x-mq-language", "HTTP"),))
     for queue_ in node.call("QueryRoute", request).message_queues:
-        assert len(queue_.broker.endpoints.addresses) == 1, "the client for Node.js takes one only"
+        target = ",".join(f"{each.host}:{each.port}" for each in queue_.broker.endpoints.addresses)
+        assert (target[:5], set(target[5:].split(","))) == ("ipv4:", nodes), "one target of gRPC, which this client makes of them"
     node.close()
 
 
@@ -215,6 +216,10 @@ def test_settings_are_answered_at_each_write(cluster: RocketmqCluster, at: Calla
     answer = next(at().stream("Telemetry", iter(given), Telemetry))
     assert (answer.settings.subscription.group.name, answer.settings.subscription.long_polling_timeout.seconds) == ("readers", 20)
     assert len(answer.settings.backoff_policy.customized_backoff.next) == 18
+    node = GrpcClient(cluster.remoting(cluster.leader()), metadata=(("x-mq-language", "HTTP"),))
+    settings = next(node.stream("Telemetry", iter(given), Telemetry)).settings
+    assert settings.backoff_policy.HasField("exponential_backoff"), "Node.js knows no other"
+    node.close()
     refused = next(at(client_id="").stream("Telemetry", iter(given), Telemetry))
     assert refused.status.code == pb.CLIENT_ID_REQUIRED
 
