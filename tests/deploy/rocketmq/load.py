@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import subprocess
 import threading
 from collections import Counter
@@ -14,6 +16,7 @@ from tests.cluster.rocketmq import RocketmqCluster
 from tests.waiting import LIMIT_S, wait_until
 
 MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
+LOAD = 300  # that consumers get one by one, too
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Account:
     sent: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
     got: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)  # what became of their transactions
     places: set[tuple[str, ...]] = field(default_factory=set)
 
     def read(self, process: subprocess.Popen[str]) -> None:
@@ -36,6 +40,8 @@ class Account:
             elif kind == "got":
                 self.got[rest[0]] += 1
                 self.places.add(tuple(rest))
+            elif kind == "asked":
+                self.asked[rest[0]] += 1
 
     @property
     def stored_twice(self) -> list[str]:
@@ -54,17 +60,18 @@ class Account:
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[tuple[Account, subprocess.Popen[str]]]:
+def running(command: list[str], **variables: str) -> Iterator[tuple[Account, subprocess.Popen[str]]]:
     """Run a load, and kill it if it still runs at the end.  Its account is whole behind the block."""
     account = Account()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    reading = threading.Thread(target=account.read, args=[process])
-    reading.start()
-    try:
-        yield account, process
-    finally:
-        process.kill()
-        reading.join()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=os.environ | variables) as process:
+        reading = threading.Thread(target=account.read, args=[process])
+        reading.start()
+        try:
+            yield account, process
+        finally:
+            process.kill()
+            reading.join()
 
 
 def loaded_while_leaders_fail(cluster: RocketmqCluster, command: list[str]) -> None:
@@ -85,3 +92,37 @@ def loaded_while_leaders_fail(cluster: RocketmqCluster, command: list[str]) -> N
     assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
     assert not account.stored_twice
     assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
+
+
+def every_kind(cluster: RocketmqCluster, command: list[str], shown: list[str]) -> None:
+    """Run a program that says "ok WHAT" of each kind of message and consumer of a gRPC client."""
+    cluster.cli_ok("topic", "create", "kinds", "--queues", "4")
+    cluster.cli_ok("group", "update", "in-order", "--in-order")
+    cluster.cli_ok("group", "update", "dead", "--retry-max-times", "1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "bad "))]
+    assert lines == [f"ok {name}" for name in shown], f"{done.stdout}\n{done.stderr}"
+    letters = json.loads(cluster.cli_ok("dlq", "list", "--wait", str(int(LIMIT_S)), "--json"))["dead_letters"]
+    assert [(letter["consumer_group"], letter["waiting"]) for letter in letters] == [("dead", 1)], letters
+
+
+def consumed_while_the_leader_is_killed(cluster: RocketmqCluster, command: list[str]) -> None:
+    """Run a load that ends when ``LOAD`` messages of topic load were sent and consumed; nothing may be lost or stored twice."""
+    cluster.cli_ok("topic", "create", "load", "--queues", "4")
+    with running(command) as (account, process):
+        wait_until(lambda: len(account.got) > LOAD // 7, lambda: f"messages are consumed: exit status {process.poll()}")
+        killed = cluster.leader()
+        cluster.kill(killed)
+        so_far = len(account.got)
+        wait_until(
+            lambda: len(account.got) > so_far + LOAD // 7,
+            lambda: f"messages are consumed without the killed leader: {len(account.sent)} sent, {len(account.got)} got",
+        )
+        cluster.start(killed)
+        assert process.wait(LIMIT_S) == 0
+    assert len(account.sent) == LOAD
+    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
+    assert not account.stored_twice
+    stored = Counter(body.decode() for body in cluster.consume("load", 2 * LOAD))
+    assert account.sent <= stored.keys(), sorted(account.sent - stored.keys())
+    assert not [body for body, times in stored.items() if times > 1]
