@@ -37,9 +37,18 @@ MAX_BATCH = 1_024
 MIN_INVISIBLE_MS = 10_000
 LONG_POLL_MS = 20_000
 MARGIN_S, CALL_MARGIN_S = 0.3, 0.5  # of the time that a client waits: for the way back, and for the call of the leader
+OLD_CLIENTS_S = 1.5  # that those wait longer which do not say how long to poll: half of the time that they have for any call
 ERROR_PAUSE_S = 1.0
 MAX_EXPRESSION_CHARS = 16_384
 AT_ONCE = 10  # messages before other work runs
+
+
+def poll_ms(request: ReceiveMessageRequest, left_s: float) -> int:
+    """How long to wait for a message, of the time that the client waits for the answer."""
+    says = request.HasField("long_polling_timeout")
+    most_ms = int((left_s - (CALL_MARGIN_S if says else OLD_CLIENTS_S)) * 1000)
+    wanted_ms: int = request.long_polling_timeout.ToMilliseconds() if says else LONG_POLL_MS
+    return max(0, min(wanted_ms, LONG_POLL_MS, most_ms))
 
 
 class GrpcReceives:
@@ -103,8 +112,7 @@ class GrpcReceives:
         wanted = pop_pb2.ReceiveRequest(group=group, topic=topic)
         wanted.max_messages = min(max(request.batch_size, 1), MAX_BATCH)
         wanted.invisible_ms = self._invisible_ms(request)
-        poll_ms = request.long_polling_timeout.ToMilliseconds() if request.HasField("long_polling_timeout") else LONG_POLL_MS
-        wanted.wait_ms = max(0, min(poll_ms, LONG_POLL_MS, int((left_s - CALL_MARGIN_S) * 1000)))
+        wanted.wait_ms = poll_ms(request, left_s)
         _filter(wanted, request.filter_expression)
         return wanted
 
@@ -113,8 +121,9 @@ class GrpcReceives:
             return self._leases.invisible_ms
         found: int = request.invisible_duration.ToMilliseconds()
         if not MIN_INVISIBLE_MS <= found <= MAX_INVISIBLE_MS:
-            text = f"invisible_duration {found} ms: expected {MIN_INVISIBLE_MS} to {MAX_INVISIBLE_MS}"
-            raise StatusError(Code.ILLEGAL_INVISIBLE_TIME, text)
+            # In the words of RocketMQ's proxy, which its own tests compare.
+            end = f"small. min is {MIN_INVISIBLE_MS}" if found < MIN_INVISIBLE_MS else f"large. max is {MAX_INVISIBLE_MS}"
+            raise StatusError(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {end}")
         return found
 
     async def undo(self, request: ReceiveMessageRequest, answers: Sequence[ReceiveMessageResponse]) -> None:
