@@ -404,9 +404,9 @@ class MessageStore:
                 return False
             timeout_s -= (self._env.clock.monotonic_ms() - before_ms) / 1000
 
-    async def wait_for_changes(self, queues: Collection[QueueKey], timeout_s: float) -> None:
-        """Wait until one of the queues has new messages, or was woken."""
-        await self._waiters.any_changed(queues, timeout_s)
+    async def wait_for_changes(self, queues: Collection[QueueKey], timeout_s: float) -> bool:
+        """Wait until one of the queues has new messages, or was woken; False when the time was up."""
+        return await self._waiters.any_changed(queues, timeout_s)
 
     def wake(self, queues: Collection[QueueKey]) -> None:
         """Let those that wait for these queues look again."""

@@ -18,6 +18,7 @@ from broker.api.fetch import check_reader, owner_of
 from broker.context import ServiceContext
 from broker.groups.pop_leases import MAX_BYTES, MAX_MESSAGES, TIMEOUT_S, Ask, How, Leased, Leases
 from broker.groups.pop_receipts import ReceiptLanes, Receipts
+from broker.groups.pop_waits import Line, Seen, Waits
 from broker.quotas.fetch import FetchQuota
 from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import pop_pb2
@@ -61,6 +62,7 @@ class PopService:
         self._context = context
         self._receipts = ReceiptLanes(context)
         self._leases = Leases(context, self._receipts)
+        self._waits = Waits(context.store)
         self._slices = Slices()
         self._in_order: Counter[tuple[str, int]] = Counter()  # requests that wait for messages in order, by topic and queue
         self._turn = 0
@@ -90,12 +92,14 @@ class PopService:
         if quota is not None:
             ask = Ask(quota.most_messages(ask.max_messages), quota.most_bytes(ask.max_bytes))
         deadline_ms = context.env.clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        line = (request.group, request.topic), (tuple(request.queue_ids), how.fifo)
         while True:
-            leased, until_ms = await self._round(request, caller.principal, how, ask, term)
+            with self._waits.taking(*line, ask.max_messages):
+                leased, until_ms = await self._round(request, caller.principal, how, ask, term)
             left_ms = deadline_ms - context.env.clock.monotonic_ms()
             if leased or left_ms <= 0:
                 break
-            await self._wait(request, how, left_ms)
+            await self._wait(request, how, line, left_ms)
             context.require_master()
         size = sum(len(each.frame) for each in leased)
         if quota is not None:
@@ -157,21 +161,21 @@ class PopService:
             raise StaleLockError(f"{text}; use a group of its own")
         return free
 
-    async def _wait(self, request: pop_pb2.ReceiveRequest, how: How, left_ms: int) -> None:
+    async def _wait(self, request: pop_pb2.ReceiveRequest, how: How, line: Line, left_ms: int) -> None:
         """Until messages may be there."""
-        store = self._context.store
-        queues = self._queues(request)
-        keys = [queue[1:] for queue in queues]
-        due = [due_ms for queue in queues if (due_ms := self._leases.next_ms(queue, how)) is not None]
-        if due:
-            left_ms = min(left_ms, min(due) - store.time.now_ms())
-        if left_ms <= 0:
-            await asyncio.sleep(0)
-            return
+
+        def look() -> Seen:
+            self._context.require_master()
+            queues = self._queues(request)
+            due = [self._leases.next_ms(queue, how) for queue in queues]
+            ready = sum(self._leases.ready(queue, how) for queue, due_ms in zip(queues, due, strict=True) if due_ms == 0)
+            return Seen([queue[1:] for queue in queues], ready, min((due_ms for due_ms in due if due_ms), default=None))
+
+        keys = [queue[1:] for queue in self._queues(request)]
         if how.fifo:
             self._in_order.update(keys)
         try:
-            await store.wait_for_changes(keys, max(left_ms, 1) / 1000)
+            await self._waits.turn(*line, look, left_ms)
         finally:
             if how.fifo:
                 self._in_order.subtract(keys)

@@ -136,6 +136,14 @@ class Leases:
         earliest = pop.earliest_ms(queue)
         return 0 if earliest is not None and earliest <= now_ms else earliest
 
+    def ready(self, queue: GroupQueue, how: How) -> int:
+        """How many messages may be leased at most where ``next_ms`` is 0."""
+        span = self._context.store.pop.span(queue)
+        if span is None:
+            return MAX_MESSAGES
+        low, high = self._context.store.reader.bounds(*queue[1:])
+        return len(self._free(queue, how, MAX_MESSAGES).offsets) + max(0, high - max(span[1], low))
+
     async def _serve(self, queue: GroupQueue, how: How, asks: Sequence[Ask], term: int) -> list[tuple[list[Leased], int]]:
         """Lease what these consumers take in all, as far as there is so much, and share it out."""
         store = self._context.store

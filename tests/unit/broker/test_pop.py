@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.groups.pop import PopService
+from broker.groups.pop_leases import Leases
 from dledger_client.aio import Message, QueueLeases
 from dledger_wire._pb import pop_pb2
 from dledger_wire.errors import (
@@ -479,5 +481,108 @@ def test_requests_at_the_same_time_share_commands() -> None:
         results = await asyncio.gather(*(consumer.acknowledge([each]) for each in got))
         assert results == [[""]] * 100
         assert store.applied_index - before < 20
+
+    Rig().run(scenario)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The group of each look of a request at its queues, as they are made."""
+    made: list[str] = []
+    look = PopService._round
+
+    async def counted(self: PopService, request: pop_pb2.ReceiveRequest, *more: Any) -> Any:
+        made.append(request.group)
+        return await look(self, request, *more)
+
+    monkeypatch.setattr(PopService, "_round", counted)
+    return made
+
+
+def waiting(consumer: Consumer, count: int, wait_ms: int = 30_000, **more: Any) -> list[asyncio.Task[list[Got]]]:
+    return [asyncio.create_task(consumer.receive(1, wait_ms=wait_ms, **more)) for _ in range(count)]
+
+
+async def next_of(tasks: list[asyncio.Task[list[Got]]]) -> list[bytes]:
+    """The bodies that the next one got; it is no longer among the tasks."""
+    (ended, *_), _ = await asyncio.wait(tasks, timeout=6, return_when=asyncio.FIRST_COMPLETED)
+    tasks.remove(ended)
+    return bodies(ended.result())
+
+
+def test_a_message_wakes_as_many_of_the_requests_that_wait_as_it_needs(rounds: list[str]) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        consumer = Consumer(rig)
+        tasks = waiting(consumer, 100) + waiting(consumer, 100, group="other")
+        await until(lambda: len(rounds) == 200)
+        for number in range(20):
+            await send(rig, [b"%d" % number])
+            await until(lambda number=number: sum(task.done() for task in tasks) == 2 * number + 2)
+        assert len(rounds) < 300
+        assert sorted(bodies([got for task in tasks if task.done() for got in task.result()])) == sorted([b"%d" % n for n in range(20)] * 2)
+        for task in tasks:
+            task.cancel()
+
+    Rig().run(scenario)
+
+
+def test_many_messages_wake_all_that_wait_and_they_share_commands() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        consumer = Consumer(rig)
+        await consumer.receive(1)
+        tasks = waiting(consumer, 100)
+        await asyncio.sleep(1)
+        store = context_of(rig, rig.master).store
+        async with rig.producer() as producer:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(100)], queue_id=0)
+        before = store.applied_index
+        got = [each for part in await asyncio.gather(*tasks) for each in part]
+        assert len({each.body for each in got}) == 100
+        assert store.applied_index - before < 10
+
+    Rig().run(scenario)
+
+
+def test_those_behind_one_that_gave_up_get_what_comes_and_what_is_due() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        consumer = Consumer(rig)
+        given_up = waiting(consumer, 2, wait_ms=500)
+        await asyncio.sleep(0.1)
+        tasks = waiting(consumer, 3)
+        assert await asyncio.gather(*given_up) == [[], []]
+        await send(rig, [b"0"])
+        assert await next_of(tasks) == [b"0"]
+        given_at = asyncio.get_running_loop().time()
+        assert await next_of(tasks) == [b"0"]  # its invisible time has ended
+        assert asyncio.get_running_loop().time() - given_at < 5.1
+        await send(rig, [b"1"])
+        assert await next_of(tasks) == [b"1"]
+
+    Rig().run(scenario)
+
+
+def test_one_that_is_slow_does_not_hold_up_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        consumer = Consumer(rig)
+        await consumer.receive(1)
+        tasks = waiting(consumer, 2)
+        await asyncio.sleep(1)
+        take, slow = Leases.take, asyncio.Event()
+
+        async def taken(self: Leases, queue: Any, *more: Any) -> Any:
+            if queue[2] == 0:
+                await slow.wait()
+            return await take(self, queue, *more)
+
+        monkeypatch.setattr(Leases, "take", taken)
+        await send(rig, [b"0"], queue_id=0)
+        await send(rig, [b"1"], queue_id=1)
+        assert await next_of(tasks) == [b"1"]
+        slow.set()
+        assert await next_of(tasks) == [b"0"]
 
     Rig().run(scenario)
