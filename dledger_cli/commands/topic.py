@@ -62,6 +62,7 @@ def register(root: typer.Typer) -> None:
     app.command("update", cls=AskingCommand)(update)
     reading_command(app, "list")(list_topics)
     reading_command(app, "describe")(describe)
+    app.command("locate", cls=AskingCommand)(locate)
     app.command("delete", cls=AskingCommand)(delete)
 
 
@@ -129,6 +130,13 @@ def update(
         )
 
     _show_change(ask(work))
+
+
+def locate(name: NameArgument, key: Annotated[str, typer.Argument(metavar="KEY", help="The queue_key of a send.")]) -> None:
+    """Show the queue where messages with a key are stored.  Other numbers of queues move keys."""
+    queue = ask(lambda admin: admin.queue_of_key(name, key))
+    found = {"topic": name, "key": key, "group": queue.replica_group, "queue_id": queue.queue_id}
+    print_answer(found, ("TOPIC", "KEY", "REPLICA-GROUP", "QUEUE"), [tuple(found.values())], right=("QUEUE",))
 
 
 def delete(

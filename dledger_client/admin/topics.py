@@ -12,10 +12,10 @@ from typing import Self
 
 from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
 from dledger_client.cluster.node_metadata import queues_of
-from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues, place_of_key, queues_for_writes
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import MAX_TOPIC_QUEUES, check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import ACTIVE, Perm
@@ -105,6 +105,15 @@ async def _seen_by(calls: ClusterCalls, name: str) -> TopicParts:
     defaults = [answer.default_topic_queues for answer in found.values()]
     closed = frozenset(group for group, answer in found.items() if answer.state != ACTIVE)
     return TopicParts(name, parts, load, closed, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)
+
+
+def queue_of_key(topic: TopicParts, key: str) -> tuple[str, int]:
+    """The queue that a producer chooses for a key, as (replica group, queue id).  NotLeaderError while not all queues are known."""
+    topic.require_all("the queue of a key is not known")
+    queues = queues_for_writes(topic.parts.values())
+    if not queues:
+        raise TopicPermissionError(f"topic {topic.name}: writing is not permitted", topic=topic.name)
+    return queues[place_of_key(key, len(queues))]
 
 
 NO_TIME = -1

@@ -18,8 +18,10 @@ from dledger_client.admin.topics import (
     look_aside,
     look_at,
     named_groups,
+    queue_of_key,
 )
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.consumer.allocation import MessageQueue
 from dledger_wire._pb import routes_pb2
 from dledger_wire.names import check_new_topic
 from dledger_wire.rpc import methods
@@ -237,6 +239,23 @@ class TopicAdmin(Subject):
             if seen.parts and not seen.missing:
                 return [seen.parts[group] for group in sorted(seen.parts)]
         return await self._calls.router.topic(name, self._calls.deadline_ms(), fresh=True)
+
+    async def queue_of_key(self, name: str, key: str) -> MessageQueue:
+        """The queue where messages with a key are stored, by the queues that take messages now: other numbers of queues move keys.
+
+        Args:
+            name: The topic.
+            key: The ``queue_key`` of a send, or what ``by_hash`` hashes.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            TopicPermissionError: No queue of the topic takes messages.
+            NotLeaderError: A replica group that may have queues of the topic does not answer.
+
+        Examples:
+            >>> queue = await admin.queue_of_key("orders", "customer-7")
+        """
+        return MessageQueue(name, *queue_of_key(await look_aside(self._calls, name), key))
 
     async def topic_offsets(self, name: str, *, timestamp_ms: int = -1, partial: bool = False) -> Listed[QueueRange]:
         """The offsets that each queue of a topic holds.

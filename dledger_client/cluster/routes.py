@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.addresses import is_address
+from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.names import is_node_name
+from dledger_wire.status import Perm
 from dledger_wire.tasks import wait_up_to
 
 MAX_SKIPPED = 100  # unusable nodes that are logged, once each
@@ -194,6 +196,16 @@ class TopicQueues:
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
     max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
     replica_groups: tuple[str, ...] = field(default=(), compare=False)
+
+
+def queues_for_writes(parts: Iterable[TopicQueues]) -> list[tuple[str, int]]:
+    """The queues that take messages, as (replica group, queue id), sorted: a key keeps its queue, whichever node answered."""
+    return sorted((each.replica_group, queue_id) for each in parts if each.perm & Perm.WRITE for queue_id in range(each.write_queues))
+
+
+def place_of_key(key: str, queues: int) -> int:
+    """Which of so many queues has the messages of a key, as RocketMQ's SelectMessageQueueByHash computes it."""
+    return abs(cached_java_hash(key)) % queues
 
 
 def queues_in(topic: str, said: broker_pb2.TopicInfo | routes_pb2.GroupQueues, epoch: str, version: int, largest: int) -> TopicQueues:

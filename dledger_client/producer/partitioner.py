@@ -14,12 +14,12 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from dledger_client.cluster.routes import place_of_key
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.java_hash import cached_java_hash
 
 # How many queues the topic has -> the index of the one to take.
 QueueSelector: TypeAlias = Callable[[int], int]
@@ -37,8 +37,8 @@ def by_hash(argument: object) -> QueueSelector:
     Examples:
         >>> result = producer.send(Message("orders", b"one"), by_hash("customer-7"))
     """
-    digest = abs(cached_java_hash(str(argument)))
-    return lambda count: digest % count
+    text = str(argument)
+    return lambda count: place_of_key(text, count)
 
 
 def by_random(random: Random | None = None) -> QueueSelector:
@@ -107,7 +107,7 @@ class Partitioner:
         if key is None:
             return self._by_id(topic, -1 if queue_id is None else queue_id)
         if isinstance(key, str):
-            return self.batchers[abs(cached_java_hash(key)) % len(self.batchers)]
+            return self.batchers[place_of_key(key, len(self.batchers))]
         selector: Any = key
         if not callable(selector):
             raise InvalidArgumentError(f"queue_key {key!r}: expected text, or a function that chooses one of so many queues")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import queues_for_writes
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.accumulator import RecordAccumulator
@@ -26,7 +27,6 @@ from dledger_wire.errors import (
     TopicPermissionError,
 )
 from dledger_wire.names import is_system_topic
-from dledger_wire.status import Perm
 
 REFRESH_S, WATCHED_REFRESH_S = 30.0, 120.0  # the latter while a name server sends changes
 REFRESH_PAUSE_S = 0.5
@@ -97,7 +97,7 @@ class TopicRoutes:
         parts = await find_parts(self._router, topic, deadline_ms, fresh=fresh)
         found, missing = parts.queues, parts.missing
         self._changed.pop(topic, None)
-        queues = [(each.replica_group, queue_id) for each in found if each.perm & Perm.WRITE for queue_id in range(each.write_queues)]
+        queues = queues_for_writes(found)
         if missing and self._accumulator.knows(topic, by_key=True):  # what is known of those that are away still holds
             queues += [each for each in self._accumulator.queues(topic) if each[0] in missing]
             missing = []
@@ -108,7 +108,6 @@ class TopicRoutes:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)
         self._ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
-        # The order is that of names, whichever node answered: a key keeps its queue.
         self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
 
     async def refresh(self) -> None:

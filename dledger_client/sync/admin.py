@@ -33,6 +33,7 @@ from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.aio.replica_group_admin import NO_LIMITS
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.fetch.options import FetchOptions
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.security import SecuritySettings
@@ -232,6 +233,23 @@ class Admin(SyncClient[AsyncAdmin]):
             >>> queues = sum(each.read_queues for each in admin.describe_topic("orders"))
         """
         return self._run(self._inner.describe_topic(name))
+
+    def queue_of_key(self, name: str, key: str) -> MessageQueue:
+        """The queue where messages with a key are stored, by the queues that take messages now: other numbers of queues move keys.
+
+        Args:
+            name: The topic.
+            key: The ``queue_key`` of a send, or what ``by_hash`` hashes.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            TopicPermissionError: No queue of the topic takes messages.
+            NotLeaderError: A replica group that may have queues of the topic does not answer.
+
+        Examples:
+            >>> queue = admin.queue_of_key("orders", "customer-7")
+        """
+        return self._run(self._inner.queue_of_key(name, key))
 
     def topic_offsets(self, name: str, *, timestamp_ms: int = -1, partial: bool = False) -> Listed[QueueRange]:
         """The offsets that each queue of a topic holds.

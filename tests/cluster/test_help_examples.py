@@ -62,6 +62,7 @@ RUN = (
     "dledger topic list",
     "dledger topic list --all --json",
     "dledger topic describe orders",
+    "dledger topic locate orders customer-7",
     "dledger produce orders --file orders.txt --tag created",
     "dledger consume orders --group audit --from first --max 10",
     "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'",

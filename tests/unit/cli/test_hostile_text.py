@@ -167,6 +167,7 @@ COMMANDS = {
     "topic update": "t --queues 8",
     "topic list": "",
     "topic describe": "t",
+    "topic locate": "t k",
     "topic delete": "t --yes",
     "message query": "t --key k",
     "message trace": "t --key k",

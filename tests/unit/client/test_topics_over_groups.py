@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dledger_client.aio import Admin, Message, TransactionState
+from dledger_client.aio import Admin, Message, MessageQueue, TransactionState, by_hash
 from dledger_client.cluster.topic_creation import by_name, resized, spread
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
@@ -15,6 +15,7 @@ from dledger_wire.errors import (
     NotLeaderError,
     TopicExistsError,
     TopicNotFoundError,
+    TopicPermissionError,
     UnreachableError,
     UnsafeShrinkError,
 )
@@ -78,6 +79,26 @@ def test_a_topic_is_created_over_all_groups_and_grows() -> None:
             assert {(each.topic, each.replica_group) for each in await admin.list_topics() if each.topic in ("t", "few")} == {("few", "g1")}
             with pytest.raises(TopicNotFoundError):
                 await admin.delete_topic("t")
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_key_is_found_in_the_queue_that_producers_choose_for_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin, rig.producer() as producer:
+            await admin.create_topic("t", 5)
+            sent = {key: await producer.send(Message("t", b"x"), key) for key in ("", "a", "customer-7", "Zürich", "\U0001f600")}
+            sent["by hash"] = await producer.send(Message("t", b"x"), by_hash("by hash"))
+            assert len({(each.replica_group, each.queue_id) for each in sent.values()}) > 2
+            for key, result in sent.items():
+                assert await admin.queue_of_key("t", key) == MessageQueue("t", result.replica_group, result.queue_id)
+            await admin.update_topic("t", perm=4, replica_group="g0")
+            assert {(await admin.queue_of_key("t", key)).replica_group for key in sent} == {"g1"}
+            await admin.update_topic("t", perm=4)
+            with pytest.raises(TopicPermissionError, match="topic t: writing is not permitted"):
+                await admin.queue_of_key("t", "a")
+            with pytest.raises(TopicNotFoundError):
+                await admin.queue_of_key("other", "a")
 
     Rig(groups=2).run(scenario)
 
