@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 _MASK = 0xFFFFFFFF
-_UNIQUE_ID_DIGITS, _CLIENT_DIGITS = 32, 20  # see ``frames.message_id``
+# Of unique ids, see ``frames.message_id``: with an IPv4 address 32 digits, with an IPv6 address 56; the last ones change.
+_UNIQUE_ID_DIGITS, _CHANGING_DIGITS = (32, 56), 12
 
 
 def java_hash(text: str, *, behind: int = 0) -> int:
@@ -51,7 +52,7 @@ def hash_columns(characters: npt.NDArray[np.uint8], prefix: str = "") -> npt.NDA
 def key_hash(topic: str, key: str) -> int:
     """The index hash of a key: abs(hashCode of TOPIC#KEY), 0 where that overflows."""
     # A key as long as a unique id is taken for one: its first digits are the same for all messages of a client.
-    same = _CLIENT_DIGITS if len(key) == _UNIQUE_ID_DIGITS else 0
+    same = len(key) - _CHANGING_DIGITS if len(key) in _UNIQUE_ID_DIGITS else 0
     value = abs(java_hash(key[same:], behind=_hash_of_start(topic, key[:same])))
     return value if value <= 0x7FFFFFFF else 0
 

@@ -89,15 +89,16 @@ async def sending_of(request: Command, born_host: str, ids: UniqueIds, *, compac
         body=b"",
         topic=topic,
         flag=request.number(name("flag"), 0),
-        sys_flag=request.number(name("sysFlag"), 0) & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6),
+        sys_flag=request.number(name("sysFlag"), 0),
         born_timestamp=request.number(name("bornTimestamp"), 0),
         born_host=born_host,
         reconsume_times=request.number(name("reconsumeTimes"), 0),
     )
     properties = decode_properties(request.text(name("properties"), "").encode())
-    given: Iterable[Frame] = [replace(base, body=bytes(request.body), properties=properties)]
-    if request.is_true(name("batch")):
-        given = _batch(request.body, base)
+    given: Iterable[Frame] = _batch(request.body, base)
+    if not request.is_true(name("batch")):
+        base.body, base.properties = bytes(request.body), properties
+        given = [base]
     frames: list[Frame] = []
     async for frame in in_slices(given, AT_ONCE):
         frame.properties = _ordered(frame.properties, ids)
@@ -181,7 +182,8 @@ def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
     level = _number(properties, DELAY)
     if level is not None and level > 0:
         return replace(frame, topic=SCHEDULE_TOPIC, queue_id=min(level, staging.levels) - 1, properties=properties | place)
-    return replace(frame, topic=sending.topic, queue_id=sending.queue_id)
+    frame.topic, frame.queue_id = sending.topic, sending.queue_id
+    return frame
 
 
 def _is_half(frame: Frame) -> bool:

@@ -44,7 +44,8 @@ class ProduceLink:
 
     async def send(self, batch: Sequence[Buffer], timeout_s: float) -> broker_pb2.BatchResult:
         """Where a batch was stored.  Raises why it was not; errors with ``outcome_unknown`` as of a producer."""
-        self._leader.channel()  # NotLeaderError before it is queued
+        if not self._is_open():
+            self._leader.channel()  # NotLeaderError before it is queued
         waiting: Waiting = self._loop.create_future()
         self._queue.append((batch, sum(map(len, batch)), self._loop.time() + timeout_s, waiting))
         if self._writing is None or self._writing.done():
@@ -84,8 +85,11 @@ class ProduceLink:
         except DledgerError as error:
             _fail(waiting, error)
 
+    def _is_open(self) -> bool:
+        return self._stream is not None and self._term == self._leader.term
+
     def _open(self) -> ByteStream:
-        if self._stream is not None and self._term == self._leader.term:
+        if self._stream is not None and self._is_open():
             return self._stream
         channel = self._leader.channel()
         self._term = self._leader.term

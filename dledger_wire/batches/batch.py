@@ -130,20 +130,27 @@ def encode_batch_parts(
     sequence: Sequence64 | None = None,
 ) -> list[Buffer]:
     """``encode_batch`` before its join: header, topic and arrays, frames, padding."""
-    packed_topic = topic.encode()
     owners = key_owners if key_owners is not None else np.empty(0, np.uint32)
     hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
     require(len(tag_hashes) == len(unique_hashes) == len(sizes) and len(owners) == len(hashes), "columns of unequal length")
-    if not 0 < len(sizes) <= MAX_MESSAGES:
-        raise InvalidArgumentError(f"a batch of {len(sizes)} messages; expected 1 to {MAX_MESSAGES}")
-    columns: list[npt.NDArray[Any]] = [sizes, tag_hashes, unique_hashes, owners, hashes]
-    arrays = [column.astype(">u4" if column.dtype.kind == "u" else ">i4").tobytes() for column in columns]
-    front = b"".join([packed_topic, bytes(_padded(len(packed_topic)) - len(packed_topic)), *arrays])
+    arrays: list[npt.NDArray[Any]] = [sizes, tag_hashes, unique_hashes, owners, hashes]
+    columns = b"".join(array.astype(">u4" if array.dtype.kind == "u" else ">i4").tobytes() for array in arrays)
+    return encode_record_parts(topic, queue_id, len(sizes), len(owners), columns, frames, sequence=sequence)
+
+
+def encode_record_parts(
+    topic: str, queue_id: int, count: int, key_count: int, columns: bytes, frames: Buffer, *, sequence: Sequence64 | None = None
+) -> list[Buffer]:
+    """``encode_batch_parts`` of columns that are packed, one behind the other."""
+    if not 0 < count <= MAX_MESSAGES:
+        raise InvalidArgumentError(f"a batch of {count} messages; expected 1 to {MAX_MESSAGES}")
+    packed_topic = topic.encode()
+    front = b"".join((packed_topic, bytes(_padded(len(packed_topic)) - len(packed_topic)), columns))
     unpadded = HEADER_SIZE + len(front) + len(frames)
     padding = bytes(_padded(unpadded) - unpadded)
     made_by = sequence or Sequence64(0, 0, 0)
     flags = FLAG_SEQUENCED if sequence else 0
-    fields = [MAGIC, unpadded + len(padding), VERSION, KIND_MESSAGES, flags, len(sizes), queue_id, len(owners), 0, made_by.producer_id]
+    fields = [MAGIC, unpadded + len(padding), VERSION, KIND_MESSAGES, flags, count, queue_id, key_count, 0, made_by.producer_id]
     fields += [made_by.epoch, len(frames), made_by.first_sequence, 0, len(packed_topic), 0, 0, 0]
     header = bytearray(HEADER.pack(*fields))
     _U32.pack_into(header, _CRC_AT, crc32c(header, front, frames, padding))

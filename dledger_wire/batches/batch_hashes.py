@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from dledger_wire.errors import CorruptBatchError
 from dledger_wire.frames.frame_check import refuse
-from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
+from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, decode_properties
 from dledger_wire.frames.frames import Bytes1D, Int64s, Records, equal_at, frame_positions, gather, topic_field, uniform_stride
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
 
 _ID_AT = len(UNIQ_KEY_PREFIX)
-_LEAD = _ID_AT + UNIQUE_ID_SIZE + 1  # the UNIQ_KEY property with its separator
 _TAGS = b"TAGS\x01"
 _MAX_DISTINCT_TAGS = 64
-_CONSTANT_DIGITS = 20  # of a unique id: the same for all ids of one producer
+_MAX_ID_SIZE = 64  # of an id that is looked at in columns
+_CHANGING_DIGITS = 12  # of a unique id, its last; all ids of one producer begin alike
 
 _NOBODY: Int64s = np.empty(0, np.int64)
 Hashes = npt.NDArray[Any]
@@ -36,31 +36,37 @@ def check_hashes(data: Bytes1D, sizes: Hashes, heads: Records, topic: str, tag_h
     ends = positions + frame_sizes
     starts = positions + heads.dtype.itemsize + heads["body_length"] + len(topic_field(topic.encode())) + 2
     stride = uniform_stride(frame_sizes) if uniform_stride(ends - starts) else 0
-    found = _id_hashes(data, starts, ends, stride, topic)
+    size = _id_size(data, starts, ends)
+    found = _id_hashes(data, starts, size, stride, topic) if size else None
     if found is None:
         _check_each(data, np.arange(len(starts)), starts, ends, topic, tag_hashes, unique_hashes)
         return
     refuse(found != unique_hashes, "unique-key hash differs from its UNIQ_KEY")
-    doubtful = _doubtful_tags(data, starts + _LEAD, ends, stride, tag_hashes)
+    doubtful = _doubtful_tags(data, starts + (_ID_AT + size + 1), ends, stride, tag_hashes)
     if len(doubtful):
         _check_each(data, doubtful, starts, ends, topic, tag_hashes, unique_hashes)
 
 
-def _id_hashes(data: Bytes1D, starts: Int64s, ends: Int64s, stride: int, topic: str) -> npt.NDArray[np.int32] | None:
-    """Index hashes of the unique ids when every message has one of ours as its first property, else None."""
-    if int((ends - starts).min()) < _LEAD:
-        return None
+def _id_size(data: Bytes1D, starts: Int64s, ends: Int64s) -> int:
+    """Size of the unique id that is the first property of the first message, if every message has room for such a one, else 0."""
+    first = data[int(starts[0]) : min(int(ends[0]), int(starts[0]) + _ID_AT + _MAX_ID_SIZE + 1)].tobytes()
+    size = first.find(b"\x02") - _ID_AT
+    return size if size >= _CHANGING_DIGITS and int((ends - starts).min()) > _ID_AT + size else 0
+
+
+def _id_hashes(data: Bytes1D, starts: Int64s, size: int, stride: int, topic: str) -> npt.NDArray[np.int32] | None:
+    """Index hashes of the unique ids when every message has one of ``size`` digits as its first property, else None."""
     # Ids of one producer begin alike: comparing that part is cheaper than hashing it for each.
-    front = data[int(starts[0]) : int(starts[0]) + _ID_AT + _CONSTANT_DIGITS].tobytes()
+    front = data[int(starts[0]) : int(starts[0]) + _ID_AT + size - _CHANGING_DIGITS].tobytes()
     alike = bool(equal_at(data, starts, front, stride).all())
-    constant = _CONSTANT_DIGITS if alike else 0
+    constant = size - _CHANGING_DIGITS if alike else 0
     ours = front.startswith(UNIQ_KEY_PREFIX) if alike else bool(equal_at(data, starts, UNIQ_KEY_PREFIX, stride).all())
-    digits = gather(data, starts + (_ID_AT + constant), UNIQUE_ID_SIZE - constant, stride)
+    digits = gather(data, starts + (_ID_AT + constant), size - constant, stride)
     shared = front[_ID_AT : _ID_AT + constant]
     # No separator inside an id, which would end it early; other bytes than ASCII are no single UTF-16 units.
     if not ours or not shared.isascii() or b"\x02" in shared or int(digits.min()) <= 2 or int(digits.max()) >= 0x80:
         return None
-    if not equal_at(data, starts + (_LEAD - 1), b"\x02", stride).all():
+    if not equal_at(data, starts + (_ID_AT + size), b"\x02", stride).all():
         return None
     return fold_key_hashes(hash_columns(digits, f"{topic}#{shared.decode()}"))
 

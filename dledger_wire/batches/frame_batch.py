@@ -5,11 +5,10 @@ For writers that have whole frames: a service that stores messages again, and wh
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
-import numpy as np
-
-from dledger_wire.batches.batch import encode_batch_parts
+from dledger_wire.batches.batch import encode_record_parts
 from dledger_wire.checksum import Buffer
 from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 
@@ -37,14 +36,8 @@ class FrameBatch:
         self._frames.append(frame)
 
     def parts(self) -> list[Buffer]:
-        """The record, as ``encode_batch_parts`` makes it, without a sequence."""
-        return encode_batch_parts(
-            self.topic,
-            self._queue_id,
-            b"".join(self._frames),
-            np.array(self.sizes, np.uint32),
-            np.array(self._tags, np.int32),
-            np.array(self._unique, np.int32),
-            key_owners=np.array(self._key_owners, np.uint32),
-            key_hashes=np.array(self._keys, np.int32),
-        )
+        """The record in parts, as ``encode_batch_parts`` makes it, without a sequence."""
+        count, keys = len(self.sizes), len(self._keys)
+        layout = struct.Struct(f">{count}I{2 * count}i{keys}I{keys}i")
+        columns = layout.pack(*self.sizes, *self._tags, *self._unique, *self._key_owners, *self._keys)
+        return encode_record_parts(self.topic, self._queue_id, count, keys, columns, b"".join(self._frames))

@@ -90,7 +90,7 @@ def _hashes_right(properties: bytes, topic: str, tag_hash: int, unique_hash: int
         found = {"UNIQ_KEY": properties[len(UNIQ_KEY_PREFIX) : -1].decode()}
     else:
         found = decode_properties(properties)
-    if len(found["UNIQ_KEY"]) != UNIQUE_ID_SIZE or key_hash(topic, found["UNIQ_KEY"]) != unique_hash:
+    if key_hash(topic, found["UNIQ_KEY"]) != unique_hash:
         return False
     tag = found.get("TAGS")
     return tag_hash == (cached_java_hash(tag) if tag is not None else 0)

@@ -36,6 +36,7 @@ from dledger_wire.status import SysFlag
 _FIRST = struct.Struct(">iiiiiqqiq")  # total size .. born time, 48 bytes
 _TIME = struct.Struct(">q")
 _LAST = struct.Struct(">iqi")  # reconsume times, prepared offset, body length
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)  # as numbers: flags as such cost a call each time
 
 
 @dataclass(slots=True)
@@ -63,9 +64,9 @@ class Frame:
 def encode_frame(frame: Frame) -> bytes:
     """One frame's bytes; total size, magic, body CRC and the IPv6 flags are computed.  InvalidArgumentError for a field out of range."""
     born, store = pack_host(frame.born_host), pack_host(frame.store_host)
-    sys_flag = frame.sys_flag & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-    sys_flag |= SysFlag.BORN_HOST_V6 if len(born) == IPV6_HOST_SIZE else 0
-    sys_flag |= SysFlag.STORE_HOST_V6 if len(store) == IPV6_HOST_SIZE else 0
+    sys_flag = frame.sys_flag & ~(_BORN_V6 | _STORE_V6)
+    sys_flag |= _BORN_V6 if len(born) == IPV6_HOST_SIZE else 0
+    sys_flag |= _STORE_V6 if len(store) == IPV6_HOST_SIZE else 0
     topic, properties = frame.topic.encode(), encode_properties(frame.properties)
     wide = len(topic) > MAX_V1_TOPIC_BYTES
     magic, crc = MAGIC_V2 if wide else MAGIC_V1, crc32(frame.body) & BODY_CRC_MASK
@@ -89,8 +90,8 @@ def decode_frame(buffer: Buffer, pos: int = 0, *, check_crc: bool = True) -> Fra
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = _FIRST.unpack_from(view)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise CorruptFrameError(f"frame at {pos}: magic {magic & 0xFFFFFFFF:#010x} is not a message's")
-    born_size = IPV6_HOST_SIZE if sys_flag & SysFlag.BORN_HOST_V6 else IPV4_HOST_SIZE
-    store_size = IPV6_HOST_SIZE if sys_flag & SysFlag.STORE_HOST_V6 else IPV4_HOST_SIZE
+    born_size = IPV6_HOST_SIZE if sys_flag & _BORN_V6 else IPV4_HOST_SIZE
+    store_size = IPV6_HOST_SIZE if sys_flag & _STORE_V6 else IPV4_HOST_SIZE
     head_size = HEAD_SIZE - 2 * IPV4_HOST_SIZE + born_size + store_size
     if not head_size < size <= len(view):
         raise CorruptFrameError(f"frame at {pos}: size {size}, expected {head_size + 1} to {len(view)}")
@@ -127,7 +128,7 @@ def unique_key_at(buffer: Buffer, pos: int) -> bytes:
     """UNIQ_KEY of the frame at ``pos``, which has been checked, if that is its first property; else nothing."""
     view = memoryview(buffer)
     sys_flag = view[pos + SYS_FLAG_AT + 3]
-    wide_hosts = (1 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (1 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    wide_hosts = (1 if sys_flag & _BORN_V6 else 0) + (1 if sys_flag & _STORE_V6 else 0)
     body_at = pos + HEAD_SIZE + wide_hosts * (IPV6_HOST_SIZE - IPV4_HOST_SIZE)
     topic_at = body_at + int.from_bytes(view[body_at - 4 : body_at], "big")
     width = 2 if int.from_bytes(view[pos + 4 : pos + 8], "big", signed=True) == MAGIC_V2 else 1

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
+from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, decode_properties
 from store.queues.sql92 import Predicate, Properties, parse, parse_in_slices
 
 MOST_COMPILED = 256
 # Messages of one kind differ in their unique id only: what was decided about the rest of their properties is remembered.
 REMEMBERED = 1024
 REMEMBERED_BYTES = 256
-_UNIQUE_ID_BYTES = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1
 
 
 class SqlFilter:
@@ -33,12 +32,10 @@ class SqlFilter:
 
     def chosen(self, packed: Sequence[bytes]) -> list[int]:
         """The numbers of those property strings whose messages pass."""
-        known, skip = self._verdicts, 0 if "UNIQ_KEY" in self.expression else _UNIQUE_ID_BYTES
+        known, any_id = self._verdicts, "UNIQ_KEY" not in self.expression
         found = []
         for number, text in enumerate(packed):
-            # The id is cut off only where it is one of ours: another client's shorter one would take properties behind it along.
-            has_id = text.startswith(UNIQ_KEY_PREFIX) and text.find(b"\x02") == _UNIQUE_ID_BYTES - 1
-            rest = text[skip:] if has_id else text
+            rest = text[text.find(b"\x02") + 1 :] if any_id and text.startswith(UNIQ_KEY_PREFIX) else text
             verdict = known.get(rest)
             if verdict is None:
                 verdict = self.matches(decode_properties(text))

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import dledger_wire.batches.batch as batch_module
+import dledger_wire.batches.batch_hashes as hashes_module
 from dledger_wire.batches.batch import BatchView, check_batch, encode_batch_parts, stamp_batch
+from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small, proven_good
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
+from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
@@ -30,6 +33,15 @@ def make(draw: random.Random, count: int, tags: list[str]) -> bytearray:
     hashes = np.array([cached_java_hash(tag) if tag else 0 for tag in chosen], np.int32)
     parts = encode_batch_parts(TOPIC, 3, frames, sizes, hashes, fold_key_hashes(hash_columns(ids, f"{TOPIC}#")))
     return bytearray(b"".join(bytes(part) for part in parts))
+
+
+def make_of_another_client(draw: random.Random, count: int, id_digits: int) -> bytearray:
+    batch, start = FrameBatch(TOPIC, 3), draw.randbytes(id_digits).hex().upper()[: max(0, id_digits - 12)]
+    for _ in range(count):
+        properties = {"UNIQ_KEY": start + draw.randbytes(6).hex().upper()[:id_digits], "TAGS": draw.choice("ab"), "WAIT": "true"}
+        frame = Frame(queue_id=3, queue_offset=0, physical_offset=0, body=draw.randbytes(20), topic=TOPIC, properties=properties)
+        batch.add(encode_frame(frame), properties)
+    return bytearray(b"".join(bytes(part) for part in batch.parts()))
 
 
 def refresh_crc(record: bytearray) -> None:
@@ -69,6 +81,35 @@ def test_what_the_vectorised_check_refuses_is_refused(monkeypatch: pytest.Monkey
         assert len(verdicts) == 1
         refused += verdicts == {False}
     assert refused > 200
+
+
+@pytest.mark.parametrize("id_digits", [56, 32, 30, 12])
+def test_ids_of_any_client_are_checked_without_a_look_at_each_message(monkeypatch: pytest.MonkeyPatch, id_digits: int) -> None:
+    draw = random.Random(id_digits)
+    assert proven_good(BatchView(memoryview(make_of_another_client(draw, 3, id_digits))), LIMIT)
+    looks: list[object] = []
+    check_each = vars(hashes_module)["_check_each"]
+    monkeypatch.setattr(hashes_module, "_check_each", lambda *of: looks.append(of) or check_each(*of))
+    record = make_of_another_client(draw, 40, id_digits)
+    assert accepted(monkeypatch, record, small=0)
+    assert not looks
+    for _ in range(200):
+        damaged = bytearray(record)
+        at = record.index(b"UNIQ_KEY", draw.randrange(len(record) - 200)) + draw.randrange(9 + id_digits)
+        damaged[at] ^= 1 << draw.randrange(7)
+        refresh_crc(damaged)
+        assert not accepted(monkeypatch, damaged, small=0)
+
+
+@pytest.mark.parametrize("id_digits", [56, 8, 1])
+def test_damaged_batches_of_other_clients_are_judged_alike(monkeypatch: pytest.MonkeyPatch, id_digits: int) -> None:
+    draw = random.Random(id_digits)
+    assert accepted(monkeypatch, make_of_another_client(draw, 40, id_digits), small=0)
+    for _ in range(300):
+        record = make_of_another_client(draw, draw.randint(1, SMALL_COUNT), id_digits)
+        record[draw.randrange(60, len(record))] ^= 1 << draw.randrange(8)
+        refresh_crc(record)
+        assert len({accepted(monkeypatch, record, small=small) for small in (0, SMALL_COUNT)}) == 1
 
 
 def test_a_wrong_crc_or_a_stamped_header_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
