@@ -20,7 +20,6 @@ from store.state.sequences import QueueKey
 
 TIMEOUT_S = 5.0
 ROWS_AT_ONCE = 500  # of a commit: looked at without a pause, and applied by one command
-TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 BLOCKS_AT_ONCE = 32  # of 1024 leased messages each
 
 
@@ -182,18 +181,21 @@ class GroupOffsetsService:
         shown = dict.fromkeys(asked) or access.seen_groups(caller.principal, sorted(positions))
         async for group in in_slices(shown):
             found = reply.groups.add(group=group)
-            async for topic in in_slices(sorted(filter(sees, positions.get(group, {}))), TOPICS_AT_ONCE):
-                now = self._context.store.topics.get(topic)
+            queues = (
+                (topic, queue_id)
+                for topic in sorted(filter(sees, positions.get(group, {})))
+                for queue_id in sorted(positions[group][topic])
+            )
+            async for topic, queue_id in in_slices(queues):
+                offset = known.known_position(group, topic, queue_id)
+                if offset is None:
+                    continue  # it was of a topic that was deleted since the slice before
+                now, generation = self._context.store.topics.get(topic), known.generation(group, topic, queue_id)
                 epoch = now.topic_epoch if now is not None else ""
-                for queue_id in sorted(positions[group][topic]):
-                    offset = known.known_position(group, topic, queue_id)
-                    if offset is None:
-                        continue  # it was of a topic that was deleted since the slice before
-                    generation = known.generation(group, topic, queue_id)
-                    row = found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
-                    row.moved_at_ms = self._context.store.offset_history.moved_at_ms(group, topic, queue_id)
-                    if request.leases and self._context.store.pop.is_begun((group, topic, queue_id)):
-                        row.leases.CopyFrom(await leases_of(self._context, (group, topic, queue_id)))
+                row = found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
+                row.moved_at_ms = self._context.store.offset_history.moved_at_ms(group, topic, queue_id)
+                if request.leases and self._context.store.pop.is_begun((group, topic, queue_id)):
+                    row.leases.CopyFrom(await leases_of(self._context, (group, topic, queue_id)))
         return reply
 
 

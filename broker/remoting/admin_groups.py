@@ -19,6 +19,7 @@ from dledger_wire.names import check_group, group_of_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 from store.commands.consumer_groups import SubscriptionGroup
+from store.state.sequences import QueueKey
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # listed always, as RocketMQ does: a tool expects that there are groups
 MAX_GROUPS = 1_000  # of one request
@@ -101,23 +102,24 @@ class AdminGroups:
     async def stats(self, request: Command, _client: RemotingConnection) -> Command:
         """Of every queue of the topics that the group has a position in, or of one of them."""
         group, only = request.text("consumerGroup"), request.text("topic", "")
-        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group], leases=True))
         rows = await self._rows(row for each in positions.groups for row in each.offsets if only in ("", row.topic))
         return await answer({"consumeTps": 0.0, "offsetTable": rows})
 
     async def all_stats(self, _request: Command, _client: RemotingConnection) -> Command:
         """Of all groups that have positions, topic by topic."""
-        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(leases=True))
         stats: list[object] = []
-        behind = 0
+        behind = in_flight = 0
         for each in positions.groups:
             tables: dict[str, dict[MessageQueue, dict[str, int]]] = {}
             async for queue, row in in_slices((await self._rows(each.offsets)).items()):
                 tables.setdefault(queue.topic, {})[queue] = row
                 behind += row["brokerOffset"] - row["consumerOffset"]
+                in_flight += row["pullOffset"] - row["consumerOffset"]
             stats.append({each.group: [{"consumeTps": 0.0, "offsetTable": table} for table in tables.values()]})
-        content = {"brokerAddr": self._node.settings.node.address, "consumeStatsList": stats, "totalDiff": behind, "totalInflightDiff": 0}
-        return await answer(content)
+        sums = {"totalDiff": behind, "totalInflightDiff": in_flight}
+        return await answer({"brokerAddr": self._node.settings.node.address, "consumeStatsList": stats} | sums)
 
     async def clone(self, request: Command, _client: RemotingConnection) -> Command:
         """A group gets the positions of another one, in one topic or in all, wherever its own were."""
@@ -134,8 +136,13 @@ class AdminGroups:
         return Command(Answer.SUCCESS)
 
     async def _rows(self, positions: Iterable[broker_pb2.GroupOffset]) -> dict[MessageQueue, dict[str, int]]:
-        """How far a group with these positions has come in every queue of their topics."""
-        committed = {(row.topic, row.queue_id): row.offset async for row in in_slices(positions)}
+        """How far a group with these positions has come in every queue of their topics.
+
+        Tools take what is between ``consumerOffset`` and ``pullOffset`` for messages in flight."""
+        committed: dict[QueueKey, int] = {}
+        in_flight: dict[QueueKey, int] = {}
+        async for row in in_slices(positions):
+            committed[row.topic, row.queue_id], in_flight[row.topic, row.queue_id] = row.offset, row.leases.in_flight
         topics = sorted({topic async for topic, _ in in_slices(committed)})
         bounds = await topic_bounds(self._leader, topics)
         passed = [(*queue, offset - 1) async for queue, offset in in_slices(committed.items()) if offset]
@@ -148,7 +155,7 @@ class AdminGroups:
                 "brokerOffset": high,
                 "consumerOffset": offset,
                 "lastTimestamp": times.get((topic, queue_id), 0),
-                "pullOffset": offset,
+                "pullOffset": offset + in_flight.get((topic, queue_id), 0),
             }
         return rows
 

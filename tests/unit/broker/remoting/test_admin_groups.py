@@ -25,10 +25,11 @@ from broker.remoting.resets import AGAIN_S, Resets
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError
 from tests.unit.broker.remoting.rig import Processor, Several, ask, at_each_node, content, leader_of, stranger
+from tests.unit.broker.test_pop import GROUP, Consumer
 from tests.unit.broker.turns import Longest, measured
 from tests.unit.client.sim_rig import Rig, node_of
 
-MOST_INSTRUCTIONS = 220_000  # GroupOffsets of 1024 queues alone takes 180 000
+MOST_INSTRUCTIONS = 150_000
 
 
 @pytest.mark.parametrize("wrong", [{"groupName": "g", "retryMaxTimes": -1}, {"groupName": "g", "retryQueueNums": "1"}])
@@ -91,6 +92,25 @@ def test_positions_of_a_group_are_cloned_and_those_of_all_groups_are_shown_throu
                 assert '"topic":"u"}' not in copied
                 with pytest.raises(InvalidArgumentError, match="group copy has no positions in topic u"):
                     await ask(node, Request.CLONE_GROUP_OFFSET, srcGroup="copy", destGroup="audit", topic="u", offline="false")
+
+    Rig().run(scenario)
+
+
+def test_tools_are_shown_what_is_in_flight_one_by_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        async with at_each_node(rig, AdminGroups) as nodes, rig.producer() as producer:
+            for number in range(5):
+                await producer.send(Message("t", b"%d" % number))
+            simple = Consumer(rig)
+            await simple.acknowledge((await simple.receive(4, invisible_ms=600_000))[:2])
+            await simple.acknowledge(await simple.receive(1, invisible_ms=600_000))
+            for node in nodes:
+                shown = bytes((await ask(node, Request.GET_CONSUME_STATS, consumerGroup=GROUP)).body).decode()
+                assert '"brokerOffset":5,"consumerOffset":2,"lastTimestamp":' in shown
+                assert '"pullOffset":4}' in shown, "two are in flight"
+                shown = bytes((await ask(node, Request.GET_BROKER_CONSUME_STATS, isOrder="false")).body).decode()
+                assert '"totalDiff":3,"totalInflightDiff":2' in shown
 
     Rig().run(scenario)
 
