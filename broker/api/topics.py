@@ -55,11 +55,15 @@ class TopicService:
             perm=spec.perm,
             if_not_exists=spec.if_not_exists,
             groups=tuple(spec.groups),
+            priorities=spec.priorities,
         )
         return await self._change_topic(command)
 
     async def update_topic(self, spec: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         self._check_topic(spec)
+        known = self._context.store.topics.get(spec.name)
+        if spec.priorities and known is not None and not known.priorities:
+            raise InvalidArgumentError(f"topic {spec.name} has no priorities; it would get them only when it is created", topic=spec.name)
         command = UpdateTopic(
             name=spec.name,
             read_queues=spec.read_queues,

@@ -18,6 +18,7 @@ from broker.api.fetch import check_reader, owner_of
 from broker.context import ServiceContext
 from broker.groups.pop_leases import MAX_BYTES, MAX_MESSAGES, TIMEOUT_S, Ask, How, Leased, Leases
 from broker.groups.pop_receipts import ReceiptLanes, Receipts
+from broker.groups.pop_turns import Turns
 from broker.groups.pop_waits import Line, Seen, Waits
 from broker.quotas.fetch import FetchQuota
 from broker.support.limits import at_most, in_slices
@@ -65,7 +66,7 @@ class PopService:
         self._waits = Waits(context.store)
         self._slices = Slices()
         self._in_order: Counter[tuple[str, int]] = Counter()  # requests that wait for messages in order, by topic and queue
-        self._turn = 0
+        self._turns = Turns()
 
     def register(self, server: Server) -> None:
         methods.RECEIVE.serve_payload(server, self.receive)
@@ -78,6 +79,7 @@ class PopService:
 
     async def stop(self) -> None:
         """Requests that wait look for another master."""
+        self._turns.clear()
         self._context.store.wake_all()
 
     # Receive
@@ -122,12 +124,10 @@ class PopService:
     async def _round(self, request: pop_pb2.ReceiveRequest, caller: Principal, how: How, ask: Ask, term: int) -> tuple[list[Leased], int]:
         """Take from one queue after the other what is there now."""
         check_reader(self._context, caller, request.topic, request.group)  # rights may be taken away during a long poll
-        queues = self._queues(request)
-        self._turn += 1
-        first = self._turn % len(queues)
+        priorities = self._context.store.topics.require(request.topic).priorities
         leased: list[Leased] = []
         until_ms, size = 0, 0
-        async for queue in in_slices([*queues[first:], *queues[:first]]):
+        async for queue in in_slices(self._turns.order(self._queues(request), priorities=priorities)):
             if self._leases.next_ms(queue, how) != 0:
                 continue
             left = Ask(ask.max_messages - len(leased), ask.max_bytes - size)

@@ -24,7 +24,7 @@ from dledger_wire.rpc import methods
 
 MAX_QUEUES = 1 << 16
 MAX_TOPICS = 1_000  # of one request
-KIND = "message.type"  # an attribute that limits nothing here: each topic takes every kind of message
+KIND, PRIORITY = "message.type", "PRIORITY"  # other kinds limit nothing here: each topic takes every kind of message
 
 
 class AdminTopics:
@@ -141,11 +141,14 @@ def _numbers(packed: bytes) -> tuple[int, ...]:
 def spec_of(name: str, wanted: Mapping[str, object]) -> admin_pb2.TopicSpec:
     """What a request wants of a topic, as text or as numbers.  InvalidArgumentError for what topics do not have."""
     kept = wanted.get("attributes") or {}
-    other = sorted(key for key in kept if key.lstrip("+-") != KIND) if isinstance(kept, dict) else ["attributes"]
+    kept = {str(key).lstrip("+-"): value for key, value in kept.items()} if isinstance(kept, dict) else {"attributes": ""}
+    other = sorted(kept.keys() - {KIND})
     if other:
         raise InvalidArgumentError(f"topic {name}: topics have no attribute {', '.join(other)[:200]}", topic=name)
     reads, writes = _count(wanted, "readQueueNums", MAX_QUEUES), _count(wanted, "writeQueueNums", MAX_QUEUES)
-    return admin_pb2.TopicSpec(name=name, read_queues=reads, write_queues=writes, perm=_count(wanted, "perm", 6))
+    spec = admin_pb2.TopicSpec(name=name, read_queues=reads, write_queues=writes, perm=_count(wanted, "perm", 6))
+    spec.priorities = kept.get(KIND) == PRIORITY
+    return spec
 
 
 def _count(wanted: Mapping[str, object], name: str, most: int) -> int:
@@ -162,7 +165,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 def _config(topic: admin_pb2.TopicReply | broker_pb2.TopicInfo) -> dict[str, object]:
     return {
-        "attributes": {},
+        "attributes": {KIND: PRIORITY} if topic.priorities else {},
         "order": False,
         "perm": topic.perm,
         "readQueueNums": topic.read_queues,

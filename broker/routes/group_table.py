@@ -46,6 +46,7 @@ class TopicRow(NamedTuple):
     perm: int
     epoch: str
     groups: tuple[str, ...] = ()  # that may have queues of it, as this one knows
+    priorities: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -232,7 +233,7 @@ class GroupRow:
             for name in registration.removed_topics:
                 known.pop(name, None)
         for each in registration.topics:
-            row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch, tuple(each.groups))
+            row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch, tuple(each.groups), each.priorities)
             kept = old.get(each.topic)
             known[each.topic] = kept if kept is not None and kept == row else row
         self.topics, self.topics_version, self.topics_known = known, registration.topics_version, True

@@ -75,6 +75,9 @@ def create(
     group: GroupOption = "",
     groups: CreateGroupsOption = "",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail when the topic exists.")] = False,
+    priorities: Annotated[
+        bool, typer.Option("--priorities", help="Queue N of each replica group is for messages of priority N, the highest most urgent.")
+    ] = False,
 ) -> None:
     """Create a topic.  Its queues are spread evenly over the replica groups.
 
@@ -93,6 +96,7 @@ def create(
             perm=perm or int(Perm.READ_WRITE),
             replica_groups=_named(group, groups),
             if_not_exists=if_not_exists,
+            priorities=priorities,
         )
 
     _show_change(ask(work))
@@ -211,7 +215,8 @@ def describe(name: NameArgument) -> None:
         note_unanswered(queues.unanswered)
         return
     where = _in_groups([part.replica_group for part in parts])
-    print_line(f"topic {name}  {where}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
+    by_priority = "  queues by priority, the highest first" if topic["priorities"] else ""
+    print_line(f"topic {name}  {where}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')}){by_priority}")
     if len(parts) > 1:
         rows = [
             (
@@ -278,7 +283,8 @@ def _show_change(topic: ChangedTopic) -> None:
     closed = [
         f"; {part.replica_group} has perm {part.perm}, --perm {topic.perm} opens it" for part in topic.parts if part.perm != topic.perm
     ]
-    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}{''.join(closed)}")
+    by_priority = ", queues by priority" if topic.priorities else ""
+    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}{by_priority}{''.join(closed)}")
     _note_absent(topic)
 
 
@@ -299,4 +305,4 @@ def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
 
     topic, counts = joined(parts, created=False), ("read_queues", "write_queues", "perm")
     groups = [fields_of(part, *counts, group="replica_group") for part in topic.parts]
-    return fields_of(topic, *counts, name="topic", group="replica_group") | {"groups": groups}
+    return fields_of(topic, *counts, "priorities", name="topic", group="replica_group") | {"groups": groups}

@@ -38,6 +38,11 @@ def check_all_read(spec: TopicSpec) -> None:
         raise InvalidArgumentError(text, topic=spec.name)
 
 
+def check_priorities(spec: TopicSpec, seen: TopicParts) -> None:
+    if spec.priorities and not all(part.priorities for part in seen.parts.values()):
+        raise InvalidArgumentError(f"topic {spec.name} has no priorities; it would get them only when it is created", topic=spec.name)
+
+
 def already_exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
     text = f"topic {spec.name!r} exists (in {', '.join(sorted(seen.parts))})"
     if seen.lacking:
@@ -144,9 +149,10 @@ async def forget_group(calls: ClusterCalls, removed: str) -> bool:
 # Parts
 
 
-async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm: int) -> list[TopicQueues]:
+async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, wanted: TopicSpec) -> list[TopicQueues]:
     """Create the parts of ``counts``, where the topic is not yet; all of them, or none as far as that can be."""
-    name, perm = seen.name, perm or int(Perm.READ_WRITE)
+    name, perm = seen.name, wanted.perm or int(Perm.READ_WRITE)
+    priorities = any(part.priorities for part in seen.parts.values()) if seen.parts else wanted.priorities
     everywhere = tuple(sorted({*seen.parts, *counts}))
     grows = bool(seen.parts) and bool(counts)
     begins_with = perm & ~Perm.WRITE or int(Perm.READ) if grows else perm
@@ -156,7 +162,7 @@ async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm
         await send_parts(calls, seen, everywhere)
 
     async def create(group: str) -> admin_pb2.TopicReply:
-        spec = TopicSpec(name, *counts[group], begins_with)
+        spec = TopicSpec(name, *counts[group], begins_with, priorities)
         first = bool(group_of_topic(name))  # the cluster makes topics of consumer groups, too
         request, again = (spec.request(group, if_not_exists=repeated, groups=everywhere) for repeated in (first, True))
         return await calls.ask_leader(group, methods.CREATE_TOPIC, request, again=again)
@@ -288,4 +294,4 @@ def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
 
 def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
     """The part of a topic that a leader returns."""
-    return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
+    return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "", priorities=reply.priorities)

@@ -12,7 +12,7 @@ from typing import Self
 
 from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
 from dledger_client.cluster.node_metadata import queues_of
-from dledger_client.cluster.routes import ReplicaGroup, TopicQueues, place_of_key, queues_for_writes
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues, place_of_key, queues_for_writes, queues_in
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError
@@ -134,6 +134,7 @@ class ChangedTopic(TopicQueues):
         version: Version of the replica group's table of topics; 0: unknown.
         max_message_bytes: Largest message body that the brokers accept; 0: unknown.
         replica_groups: Every replica group that may have queues of the topic; empty: unknown.
+        priorities: Whether the number of a queue is the priority of its messages, the highest the most urgent.
         created: Whether this call created it; False when it existed before.
         parts: The topic in each replica group.
     """
@@ -176,6 +177,7 @@ class TopicSpec:
     read_queues: int = 0
     write_queues: int = 0
     perm: int = 0
+    priorities: bool = False
 
     @classmethod
     def of(cls, name: str, queues: int | None, read_queues: int | None, write_queues: int | None, perm: int | None) -> Self:
@@ -200,6 +202,7 @@ class TopicSpec:
             group=replica_group,
             force=force,
             groups=groups,
+            priorities=self.priorities,
         )
 
 
@@ -220,7 +223,8 @@ def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:
     for part in found:
         perm |= part.perm
     read, write = sum(part.read_queues for part in found), sum(part.write_queues for part in found)
-    return ChangedTopic(found[0].topic, groups, read, write, perm, "", created=created, parts=found)
+    has_priorities = any(part.priorities for part in found)
+    return ChangedTopic(found[0].topic, groups, read, write, perm, "", priorities=has_priorities, created=created, parts=found)
 
 
 async def list_topics(
@@ -234,11 +238,7 @@ async def list_topics(
 
     answers = await calls.of_all(ask, replica_groups)
     found = (answers.some() if partial else answers.complete()).values()
-    topics = [
-        TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "", replica_groups=tuple(topic.groups))
-        for answer in found
-        for topic in answer.topics
-    ]
+    topics = [queues_in(topic.name, topic, "", 0, 0) for answer in found for topic in answer.topics]
     return Listed(sorted(topics, key=lambda topic: (topic.topic, topic.replica_group)), answers.unanswered, sources)
 
 

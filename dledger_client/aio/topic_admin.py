@@ -42,6 +42,7 @@ class TopicAdmin(Subject):
         replica_group: str = "",
         replica_groups: Sequence[str] = (),
         if_not_exists: bool = False,
+        priorities: bool = False,
     ) -> ChangedTopic:
         """Create a topic, with its queues spread evenly over replica groups; ``created`` of the result is False when it existed.
 
@@ -56,16 +57,18 @@ class TopicAdmin(Subject):
             replica_group: The one replica group that stores the topic.
             replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
             if_not_exists: Do not fail when the topic exists.  Topics of a consumer group, for its retries and dead letters, need it.
+            priorities: The number of a queue in its replica group is the priority of its messages, the highest the most urgent.
 
         Raises:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
             InvalidNameError: The name is not a topic's.
+            InvalidArgumentError: The topic exists without ``priorities``, which it gets only when it is created.
             NotLeaderError: A replica group has no leader; the text says what was created.
 
         Examples:
             >>> await admin.create_topic("orders", queues=4)
         """
-        spec, calls = TopicSpec.of(name, queues, read_queues, write_queues, perm), self._calls
+        spec, calls = replace(TopicSpec.of(name, queues, read_queues, write_queues, perm), priorities=priorities), self._calls
         spec.request("")  # checked before a node is asked
         if not if_not_exists:
             check_new_topic(name)
@@ -77,11 +80,13 @@ class TopicAdmin(Subject):
         if seen.parts and not (wanted and absent):
             if not if_not_exists:
                 raise topic_changes.already_exists(spec, seen)
+            topic_changes.check_priorities(spec, seen)
             return joined(seen.parts.values(), created=False)
+        topic_changes.check_priorities(spec, seen)
         seen.require(absent, "nothing was created")
         if seen.parts:
             seen.require_all("nothing was created")
-        made = await topic_changes.open_parts(calls, seen, topic_changes.shares_of(spec, seen, targets, absent), spec.perm)
+        made = await topic_changes.open_parts(calls, seen, topic_changes.shares_of(spec, seen, targets, absent), spec)
         return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
 
     async def update_topic(
@@ -136,7 +141,7 @@ class TopicAdmin(Subject):
         if staying:
             await topic_changes.remove_parts(calls, seen, leaving, force=force)
         there = replace(seen, parts=staying or seen.parts)
-        await topic_changes.open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec.perm)
+        await topic_changes.open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec)
         await topic_changes.change_parts(calls, spec, staying, counts, targets, force=force)
         if not staying:
             await topic_changes.remove_parts(calls, seen, leaving, force=force)

@@ -185,6 +185,7 @@ class TopicQueues:
         version: Version of the replica group's table of topics; 0: unknown.
         max_message_bytes: Largest message body that the brokers accept; 0: unknown.
         replica_groups: Every replica group that may have queues of the topic; empty: unknown.
+        priorities: Whether the number of a queue is the priority of its messages, the highest the most urgent.
     """
 
     topic: str
@@ -196,6 +197,7 @@ class TopicQueues:
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
     max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
     replica_groups: tuple[str, ...] = field(default=(), compare=False)
+    priorities: bool = False
 
 
 def queues_for_writes(parts: Iterable[TopicQueues]) -> list[tuple[str, int]]:
@@ -211,4 +213,4 @@ def place_of_key(key: str, queues: int) -> int:
 def queues_in(topic: str, said: broker_pb2.TopicInfo | routes_pb2.GroupQueues, epoch: str, version: int, largest: int) -> TopicQueues:
     """What a node or a name server says of a topic in one replica group."""
     counts = said.read_queues, said.write_queues, said.perm
-    return TopicQueues(topic, said.group, *counts, epoch, version, largest, tuple(said.groups))
+    return TopicQueues(topic, said.group, *counts, epoch, version, largest, tuple(said.groups), said.priorities)

@@ -88,6 +88,7 @@ class Admin(SyncClient[AsyncAdmin]):
         replica_group: str = "",
         replica_groups: Sequence[str] = (),
         if_not_exists: bool = False,
+        priorities: bool = False,
     ) -> ChangedTopic:
         """Create a topic, with its queues spread evenly over replica groups; ``created`` of the result is False when it existed.
 
@@ -102,10 +103,12 @@ class Admin(SyncClient[AsyncAdmin]):
             replica_group: The one replica group that stores the topic.
             replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
             if_not_exists: Do not fail when the topic exists.  Topics of a consumer group, for its retries and dead letters, need it.
+            priorities: The number of a queue in its replica group is the priority of its messages, the highest the most urgent.
 
         Raises:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
             InvalidNameError: The name is not a topic's.
+            InvalidArgumentError: The topic exists without ``priorities``, which it gets only when it is created.
             NotLeaderError: A replica group has no leader; the text says what was created.
 
         Examples:
@@ -121,6 +124,7 @@ class Admin(SyncClient[AsyncAdmin]):
                 replica_group=replica_group,
                 replica_groups=replica_groups,
                 if_not_exists=if_not_exists,
+                priorities=priorities,
             )
         )
 

@@ -36,6 +36,7 @@ class TopicSpec(google.protobuf.message.Message):
     ONLY_IF_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     name: builtins.str
     read_queues: builtins.int
     """0: keep (update) or default (create)"""
@@ -49,6 +50,8 @@ class TopicSpec(google.protobuf.message.Message):
     """delete: "empty": nothing was ever stored in it; "drained": nothing is written to it, and all groups have read it"""
     incarnation: builtins.str
     """delete: TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
+    priorities: builtins.bool
+    """create: see TopicInfo"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """create, update: every replica group that has queues of the topic; none: not given (update: kept)"""
@@ -66,8 +69,9 @@ class TopicSpec(google.protobuf.message.Message):
         only_if: builtins.str = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
         incarnation: builtins.str = ...,
+        priorities: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "groups", b"groups", "if_not_exists", b"if_not_exists", "incarnation", b"incarnation", "name", b"name", "only_if", b"only_if", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "groups", b"groups", "if_not_exists", b"if_not_exists", "incarnation", b"incarnation", "name", b"name", "only_if", b"only_if", "perm", b"perm", "priorities", b"priorities", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicSpec = TopicSpec
 
@@ -81,12 +85,15 @@ class TopicReply(google.protobuf.message.Message):
     PERM_FIELD_NUMBER: builtins.int
     CREATED_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     name: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     perm: builtins.int
     created: builtins.bool
     group: builtins.str
+    priorities: builtins.bool
+    """see TopicInfo"""
     def __init__(
         self,
         *,
@@ -96,8 +103,9 @@ class TopicReply(google.protobuf.message.Message):
         perm: builtins.int = ...,
         created: builtins.bool = ...,
         group: builtins.str = ...,
+        priorities: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "group", b"group", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "group", b"group", "name", b"name", "perm", b"perm", "priorities", b"priorities", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicReply = TopicReply
 

@@ -426,6 +426,7 @@ class TopicInfo(google.protobuf.message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
     UNSEEN_BY_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     name: builtins.str
     group: builtins.str
     """replica group"""
@@ -437,6 +438,8 @@ class TopicInfo(google.protobuf.message.Message):
     """differs after delete and re-create"""
     unseen_by: builtins.str
     """of one asked for by its name: the caller, who may not know whether it exists"""
+    priorities: builtins.bool
+    """the number of a queue in its replica group is the priority of its messages, the highest the most urgent"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """every replica group that may have queues of the topic; none: not known"""
@@ -453,8 +456,9 @@ class TopicInfo(google.protobuf.message.Message):
         incarnation: builtins.str = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
         unseen_by: builtins.str = ...,
+        priorities: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "unseen_by", b"unseen_by", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "priorities", b"priorities", "read_queues", b"read_queues", "unseen_by", b"unseen_by", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicInfo = TopicInfo
 

@@ -51,11 +51,14 @@ class RouteQueues(google.protobuf.message.Message):
     PERM_FIELD_NUMBER: builtins.int
     TOPIC_EPOCH_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     perm: builtins.int
     topic_epoch: builtins.str
+    priorities: builtins.bool
+    """see TopicInfo"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """every replica group that may have queues of the topic; none: not known"""
@@ -69,8 +72,9 @@ class RouteQueues(google.protobuf.message.Message):
         perm: builtins.int = ...,
         topic_epoch: builtins.str = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        priorities: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups", "perm", b"perm", "read_queues", b"read_queues", "topic", b"topic", "topic_epoch", b"topic_epoch", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "perm", b"perm", "priorities", b"priorities", "read_queues", b"read_queues", "topic", b"topic", "topic_epoch", b"topic_epoch", "write_queues", b"write_queues"]) -> None: ...
 
 global___RouteQueues = RouteQueues
 
@@ -337,6 +341,7 @@ class GroupQueues(google.protobuf.message.Message):
     TOPIC_EPOCH_FIELD_NUMBER: builtins.int
     TOPICS_VERSION_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     group: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
@@ -344,6 +349,8 @@ class GroupQueues(google.protobuf.message.Message):
     """of a group that is draining: without the bit for writing"""
     topic_epoch: builtins.str
     topics_version: builtins.int
+    priorities: builtins.bool
+    """see TopicInfo"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """as RouteQueues.groups"""
@@ -358,8 +365,9 @@ class GroupQueues(google.protobuf.message.Message):
         topic_epoch: builtins.str = ...,
         topics_version: builtins.int = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        priorities: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "groups", b"groups", "perm", b"perm", "read_queues", b"read_queues", "topic_epoch", b"topic_epoch", "topics_version", b"topics_version", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "groups", b"groups", "perm", b"perm", "priorities", b"priorities", "read_queues", b"read_queues", "topic_epoch", b"topic_epoch", "topics_version", b"topics_version", "write_queues", b"write_queues"]) -> None: ...
 
 global___GroupQueues = GroupQueues
 

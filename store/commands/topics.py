@@ -25,6 +25,7 @@ class TopicResult:
     perm: int
     topic_epoch: str
     created: bool
+    priorities: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class CreateTopic(Command[TopicResult]):
     """A queue count of 0 or None means as many as the other one; permission 0 or None means read and write.
 
     ``groups``: every replica group that has or gets queues of the topic, as operators set it; none: not set.
+    ``priorities``: the number of a queue is the priority of its messages.
     """
 
     KIND: ClassVar[str] = "create_topic"
@@ -41,6 +43,7 @@ class CreateTopic(Command[TopicResult]):
     perm: int | None = None
     if_not_exists: bool = False
     groups: tuple[str, ...] = optional(())
+    priorities: bool = optional(False)
 
     def check(self) -> None:
         check_topic(self.name)

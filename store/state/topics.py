@@ -20,6 +20,7 @@ from store.state.state_machine import CommandContext, CommandHandlers
 DEFAULT_QUEUES = 4
 _READ, _WRITE = int(Perm.READ), int(Perm.WRITE)  # plain numbers: every batch is asked for, and an operator of an enum is a call
 _EPOCH_ATTRIBUTE, _GROUPS_ATTRIBUTE = "incarnation", "groups"  # in the file
+_PRIORITIES = {"message.type": "PRIORITY"}  # RocketMQ's attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Topic:
 
     ``groups``: every replica group that may have queues of it, as reported to this one; none: unknown.  A client that finds the topic here
     knows by it whether another group is missing from its picture.
+    ``priorities``: the number of a queue is the priority of its messages, the highest the most urgent; set when the topic is created.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Topic:
     perm: int
     created_pos: int
     groups: tuple[str, ...] = ()
+    priorities: bool = False
 
     @property
     def topic_epoch(self) -> str:
@@ -154,7 +157,8 @@ class Topics:
             self._replica_group.require_active("no new topics")  # those of consumer groups are needed until all is consumed
         write_queues = command.write_queues or command.read_queues or DEFAULT_QUEUES
         read_queues = command.read_queues or write_queues
-        topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos, command.groups)
+        perm = command.perm or int(Perm.READ_WRITE)
+        topic = Topic(command.name, read_queues, write_queues, perm, context.pos, command.groups, command.priorities)
         self._topics[topic.name] = topic
         self._touch(context, topic.name)
         return _result(topic, created=True)
@@ -242,6 +246,7 @@ class Topics:
                 row["perm"],
                 int(row["attributes"][_EPOCH_ATTRIBUTE], 16),
                 tuple(filter(None, row["attributes"].get(_GROUPS_ATTRIBUTE, "").split(","))),
+                row["attributes"].items() >= _PRIORITIES.items(),
             )
             for name, row in data["topicConfigTable"].items()
         }
@@ -251,9 +256,9 @@ class Topics:
 
 
 def _attributes(topic: Topic) -> dict[str, str]:
-    attributes = {_EPOCH_ATTRIBUTE: topic.topic_epoch}
+    attributes = {_EPOCH_ATTRIBUTE: topic.topic_epoch} | (_PRIORITIES if topic.priorities else {})
     return attributes | {_GROUPS_ATTRIBUTE: ",".join(topic.groups)} if topic.groups else attributes
 
 
 def _result(topic: Topic, *, created: bool) -> TopicResult:
-    return TopicResult(topic.name, topic.read_queues, topic.write_queues, topic.perm, topic.topic_epoch, created)
+    return TopicResult(topic.name, topic.read_queues, topic.write_queues, topic.perm, topic.topic_epoch, created, topic.priorities)

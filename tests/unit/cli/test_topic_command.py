@@ -29,6 +29,13 @@ def test_a_part_that_a_broken_off_command_left_closed_is_named(perm: int, said: 
     assert capsys.readouterr().err.strip() == said
 
 
+def test_a_topic_with_priorities_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _show_change(joined([TopicQueues("t", "g0", 2, 2, 6, "", priorities=True)], created=True))
+    assert (
+        capsys.readouterr().err.strip() == "created topic t in replica group g0: 2 read queues, 2 write queues, perm 6, queues by priority"
+    )
+
+
 def test_a_part_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """``create --if-not-exists`` of a topic whose creation was broken off leaves it as it is, and says so."""
     part = TopicQueues("t", "g0", 2, 2, 6, "", replica_groups=("g0", "g1"))

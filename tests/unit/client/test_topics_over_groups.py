@@ -103,6 +103,26 @@ def test_a_key_is_found_in_the_queue_that_producers_choose_for_it() -> None:
     Rig(groups=2).run(scenario)
 
 
+def test_a_topic_has_the_priorities_that_it_was_created_with_in_every_replica_group() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            made = await admin.create_topic("t", queues=3, replica_groups=["g0"], priorities=True)
+            grown = await admin.update_topic("t", queues=6, replica_groups=["g0", "g1"])
+            (name,) = {part.topic for part in await admin.list_topics()}
+            listed, described, route = await admin.list_topics(), await admin.describe_topic(name), await admin.route(name)
+            assert made.priorities
+            assert (grown.priorities, len(listed)) == (True, 2)
+            assert all(part.priorities for part in [*grown.parts, *listed, *described, *(part.queues for part in route.parts)])
+            await admin.create_topic("plain", queues=2)
+            assert not any(part.priorities for part in await admin.describe_topic("plain"))
+            for existing in (True, False):
+                groups = ["g0", "g1"] if existing else ["g0", "g1", "g2"]
+                with pytest.raises(InvalidArgumentError, match="plain has no priorities; it would get them only when it is created"):
+                    await admin.create_topic("plain", replica_groups=groups, if_not_exists=True, priorities=True)
+
+    Rig(groups=3).run(scenario)
+
+
 def test_a_topic_grows_into_a_group_and_leaves_one() -> None:
     """docs/reference/semantics, row T3."""
 

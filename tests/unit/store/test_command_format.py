@@ -161,6 +161,7 @@ CASES: list[tuple[str, Command[object]]] = [
         LeaseMessages(group="new", topic="orders", queue_id=4, invisible_ms=5, begin=3, end=3, again=((0, 1),), skipped=((1, 2),), low=1),
     ),
     ("put_subscription_group in order", PutSubscriptionGroup(groupName="in-order", consumeMessageOrderly=True)),
+    ("create_topic with priorities", CreateTopic(name="urgent", read_queues=3, write_queues=3, priorities=True)),
 ]
 
 

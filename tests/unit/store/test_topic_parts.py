@@ -68,6 +68,17 @@ def test_the_replica_groups_of_a_topic_are_kept_over_changes_and_snapshots() -> 
     assert again.own_queues == state.topics.own_queues == 7
 
 
+def test_priorities_are_kept_over_changes_and_snapshots() -> None:
+    state = State()
+    state.apply(CreateTopic(name="urgent", read_queues=3, write_queues=3, priorities=True))
+    state.apply(CreateTopic(name="plain", read_queues=3, write_queues=3))
+    state.apply(UpdateTopic(name="urgent", write_queues=4, read_queues=4, perm=4, groups=("g0",)))
+    again = Topics()
+    again.load(state.topics.dump())
+    for topics in (state.topics, again):
+        assert [(topic.name, topic.priorities) for topic in topics] == [("urgent", True), ("plain", False)]
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -58,6 +58,22 @@ def test_a_topic_is_made_changed_and_deleted_through_any_node() -> None:
     Rig().run(scenario)
 
 
+def test_a_topic_of_rocketmqs_type_for_priorities_has_them() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with at_each_node(rig, AdminTopics) as nodes, rig.admin() as admin:
+            await ask(nodes[0], Request.UPDATE_AND_CREATE_TOPIC, **NEW, attributes="+message.type=PRIORITY")
+            (topic,) = await admin.list_topics()
+            assert topic.priorities
+            await ask(nodes[0], Request.UPDATE_AND_CREATE_TOPIC, **NEW, attributes="+message.type=PRIORITY")
+            shown = content(await ask(nodes[0], Request.GET_TOPIC_CONFIG, topic="orders"))
+            assert shown["attributes"] == {"message.type": "PRIORITY"}
+            await admin.create_topic("plain", queues=6)
+            with pytest.raises(InvalidArgumentError, match="it would get them only when it is created"):
+                await ask(nodes[0], Request.UPDATE_AND_CREATE_TOPIC, **NEW | {"topic": "plain"}, attributes="+message.type=PRIORITY")
+
+    Rig().run(scenario)
+
+
 def test_queues_and_groups_of_a_topic() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
