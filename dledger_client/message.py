@@ -31,6 +31,7 @@ class Message:
         flag: A 32-bit number of the application's own.
         delay_level: Deliver after a delay: level 1 (1 second) to 18 (2 hours) of the cluster's ``messageDelayLevel``; 0: at once.
         deliver_at_ms: Deliver at a time: milliseconds since 1970, at most 40 days ahead; 0: at once. Not together with ``delay_level``.
+        priority: In a topic with priorities: which of its queues gets the message, 0 for the least urgent; the highest for all above it.
 
     Raises:
         TypeError: An argument has the wrong type, e.g. a body that is text.
@@ -50,6 +51,7 @@ class Message:
         "extras",
         "flag",
         "keys",
+        "priority",
         "properties",
         "sys_flag",
         "tags",
@@ -72,6 +74,7 @@ class Message:
         flag: int = 0,
         delay_level: int = 0,
         deliver_at_ms: int = 0,
+        priority: int | None = None,
     ) -> None:
         if not (type(topic) is type(tags) is str and type(flag) is type(delay_level) is type(deliver_at_ms) is int):
             flag, delay_level, deliver_at_ms = checked_types(topic, tags, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms)
@@ -83,12 +86,13 @@ class Message:
         self.flag = flag
         self.delay_level = delay_level
         self.deliver_at_ms = deliver_at_ms
+        self.priority = priority
         self.properties = properties
         self.transaction_group = ""
         self.sys_flag = 0
-        if keys or properties or delay_level or deliver_at_ms:
+        if keys or properties or delay_level or deliver_at_ms or priority is not None:
             self.keys = keys if isinstance(keys, str) else joined_keys(keys)
-            self.extras = encoded_extras(tags, self.keys, properties, delay_level, deliver_at_ms)
+            self.extras = encoded_extras(tags, self.keys, properties, delay_level, deliver_at_ms, priority)
         else:
             self.keys = ""
             self.extras = tag_property(tags) if tags else b""
@@ -110,6 +114,7 @@ class Message:
 
     def __repr__(self) -> str:
         shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level", "deliver_at_ms") if getattr(self, name)]
+        shown += ["priority"] if self.priority is not None else []
         more = "".join(f", {name}={getattr(self, name)!r}" for name in shown)
         body = self.body if len(self.body) <= 32 else self.body[:29] + b"..."
         return f"Message({self.topic!r}, {body!r} ({len(self.body)} bytes){more})"

@@ -12,6 +12,7 @@ from typing import Any
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
+from dledger_wire.frames.priority import MAX_PRIORITY, PRIORITY
 from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
 
 # What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frames.frame_layout.
@@ -57,6 +58,7 @@ RESERVED_PROPERTIES = frozenset(
         "INSTANCE_ID",
         "CLUSTER",
         "__transactionId__",
+        PRIORITY,
         "__BORNHOST",
     }
 )
@@ -105,7 +107,15 @@ def _checked_tags(tags: Any) -> str:
     return tags
 
 
-def encoded_extras(tags: str, keys: str, properties: Any, delay_level: int, deliver_at_ms: int) -> bytes:
+def _checked_priority(priority: Any) -> str:
+    if not isinstance(priority, Integral):
+        raise TypeError(f"a message's priority is a whole number, not {type(priority).__name__}")
+    if not 0 <= int(priority) <= MAX_PRIORITY:
+        raise InvalidArgumentError(f"priority {priority}: expected 0 to {MAX_PRIORITY}")
+    return str(int(priority))
+
+
+def encoded_extras(tags: str, keys: str, properties: Any, delay_level: int, deliver_at_ms: int, priority: Any) -> bytes:
     """The property string behind UNIQ_KEY.  Raises InvalidArgumentError for what a property string cannot hold."""
     packed: dict[str, str] = {}
     if keys:
@@ -121,6 +131,8 @@ def encoded_extras(tags: str, keys: str, properties: Any, delay_level: int, deli
             raise InvalidArgumentError("a delay level and a delivery time are mutually exclusive")
         timer_property(deliver_at_ms)
         packed[TIMER_DELIVER] = str(deliver_at_ms)
+    if priority is not None:
+        packed[PRIORITY] = _checked_priority(priority)
     properties = properties or {}
     if not isinstance(properties, Mapping):
         raise TypeError(f"a message's properties are a dict of texts, not {type(properties).__name__}")

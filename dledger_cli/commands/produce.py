@@ -53,6 +53,9 @@ def produce(
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of every message. May be repeated.")
     ] = None,
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="Send all messages to the queue of this key.")] = "",
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", min=0, help="Priority of all messages, in a topic with priorities.")
+    ] = None,
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
     delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after this delay (local clock), at most 40 days: 2h.")] = "",
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
@@ -76,11 +79,11 @@ def produce(
         raise typer.BadParameter("--count, --key-sep and --json-lines are mutually exclusive")
     chunks = _generated(count, parse_size_option(size or "1KiB")) if count else _chunks(file)
     bootstrap = bootstrap_of()
-    options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
+    options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or []), "priority": priority}
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level are mutually exclusive", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
-    is_plain = not (key_sep or json_lines or delay or delay_level or properties or rate)
+    is_plain = not (key_sep or json_lines or delay or delay_level or properties or rate) and priority is None
     compress_type = compress or ("none" if count else "zlib")
     read = None if is_plain else line_reader(key_sep, as_json=json_lines)
     try:

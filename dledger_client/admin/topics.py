@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Self
 
 from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
@@ -113,6 +115,8 @@ def queue_of_key(topic: TopicParts, key: str) -> tuple[str, int]:
     queues = queues_for_writes(topic.parts.values())
     if not queues:
         raise TopicPermissionError(f"topic {topic.name}: writing is not permitted", topic=topic.name)
+    if any(part.priorities for part in topic.parts.values()):  # a message without one has the lowest
+        queues = [next(same) for _, same in groupby(queues, itemgetter(0))]
     return queues[place_of_key(key, len(queues))]
 
 

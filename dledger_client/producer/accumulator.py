@@ -21,7 +21,7 @@ from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_delayed, staged_half
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.producer.message_columns import MessageColumns
-from dledger_client.producer.partitioner import Partitioner, QueueKey, Run
+from dledger_client.producer.partitioner import AnyKey, Partitioner, QueueKey, Run, priority_key
 from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
@@ -69,16 +69,19 @@ class RecordAccumulator:
         with self._lock:
             return list(self._topics)
 
-    def set_queues(self, topic: str, queues: Sequence[tuple[str, int]], first: int, *, is_whole: bool = True) -> None:
+    def set_queues(
+        self, topic: str, queues: Sequence[tuple[str, int]], first: int, *, is_whole: bool = True, priorities: bool = False
+    ) -> None:
         """The queues of a topic that take messages, as (replica group, queue id); ``first``: where messages without a key start.
 
-        ``is_whole``: these are all, so that the queue of each key is known.
+        ``is_whole``: these are all, so that the queue of each key is known.  ``priorities``: whether the topic has them.
         """
         with self._lock:
             batchers = [self._batcher(topic, replica_group, queue_id) for replica_group, queue_id in queues]
             known = self._topics.get(topic)
-            if known is None or known.batchers != batchers:  # else the sticky queue stays the same
-                known = self._topics[topic] = Partitioner(batchers, first, self._availability, self._options.sticky_messages)
+            if known is None or (known.batchers, known.priorities) != (batchers, priorities):  # else the sticky queue stays the same
+                sticky = self._options.sticky_messages
+                known = self._topics[topic] = Partitioner(batchers, first, self._availability, sticky, priorities=priorities)
             known.is_whole = is_whole
 
     def remove_topic(self, topic: str) -> None:
@@ -128,10 +131,11 @@ class RecordAccumulator:
         """
         if len(message.body) > self._large_bytes:
             message = self._compressed(message)
+        key = queue_key if message.priority is None else priority_key(message.priority, queue_key, queue_id)
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
-        is_free = queue_key is None and queue_id is None
+        is_free = key is None and queue_id is None
         selected = None
-        if not is_free and callable(queue_key) and (selected := self._selected(message.topic, queue_key, size)) is None:
+        if not is_free and callable(key) and (selected := self._selected(message.topic, key, size)) is None:
             return None
         has_news = False
         with self._lock:
@@ -141,14 +145,14 @@ class RecordAccumulator:
             if topic is None:
                 return None
             if message.delay_level or message.deliver_at_ms or message.transaction_group:
-                target = topic.next_staged() if is_free else selected or topic.choose(message.topic, queue_key, queue_id)
+                target = topic.next_staged() if is_free else selected or topic.choose(message.topic, key, queue_id)
                 message, batcher = self._staged(message, target)
                 size = size_of((message,))
-                is_free, queue_key = False, None
+                is_free, key = False, None
             elif is_free:
                 batcher = topic.next_sticky()
             else:
-                batcher = selected or topic.choose(message.topic, queue_key, queue_id)
+                batcher = selected or topic.choose(message.topic, key, queue_id)
             batch = batcher.open
             if batch is None:
                 batch = self._open_batch(batcher)
@@ -157,7 +161,7 @@ class RecordAccumulator:
             index = len(messages)
             messages.append(message)
             if not is_free:
-                batch.keys[index] = queue_key if isinstance(queue_key, str) else None
+                batch.keys[index] = None if callable(key) else key
             batch.size_bytes += size
             self.buffered_bytes += size
             if batch.size_bytes >= self._batch_bytes:
@@ -176,7 +180,9 @@ class RecordAccumulator:
         size = size_of(messages)
         if size > max_bytes:
             raise _too_large(topic, f"batch of {len(messages)} messages", size, max_bytes)
-        return self._append_ready(topic, messages, size, queue_key, queue_id, is_atomic=True)
+        priority = messages[0].priority
+        key = queue_key if priority is None else priority_key(priority, queue_key, queue_id)
+        return self._append_ready(topic, messages, size, key, queue_id, is_atomic=True)
 
     def append_columns(self, columns: MessageColumns, size: int, queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
         """Put messages that are given as columns, ``size`` bytes, into a batch of their own; None when there is no room.
@@ -197,7 +203,7 @@ class RecordAccumulator:
             raise _too_large(columns.topic, f"bodies[{number}]", size, max_bytes)
 
     def _append_ready(
-        self, topic: str, messages: Sequence[Message], size: int, queue_key: QueueKey, queue_id: Any, *, is_atomic: bool
+        self, topic: str, messages: Sequence[Message], size: int, queue_key: AnyKey, queue_id: Any, *, is_atomic: bool
     ) -> tuple[DeliveryReport, int] | None:
         selected = None
         if callable(queue_key):
@@ -214,7 +220,7 @@ class RecordAccumulator:
             batch = self._new_batch(batcher)
             batch.messages, batch.size_bytes, batch.is_atomic = messages, size, is_atomic
             if not is_free:
-                key = queue_key if isinstance(queue_key, str) else None
+                key = None if callable(queue_key) else queue_key
                 batch.keys = dict.fromkeys(range(1 if is_atomic else len(messages)), key)
             self.buffered_bytes += size
             self._add_ready(batch)
@@ -245,7 +251,7 @@ class RecordAccumulator:
         partitioner = self._topics.get(topic)
         return partitioner if partitioner is not None else self._partitioner(topic)
 
-    def _selected(self, topic: str, selector: QueueKey, size: int) -> QueueBatcher | None:
+    def _selected(self, topic: str, selector: AnyKey, size: int) -> QueueBatcher | None:
         """The queue that the application's selector chooses.  Called without the lock: a selector may send, too."""
         with self._lock:
             partitioner = self._with_room(topic, size)
@@ -449,6 +455,8 @@ def _common_topic(messages: Sequence[Message]) -> str:
     topic = messages[0].topic
     if any(message.topic != topic for message in messages):
         raise InvalidArgumentError("the messages of a batch have different topics; expected one")
+    if any(message.priority != messages[0].priority for message in messages):
+        raise InvalidArgumentError("the messages of a batch have different priorities; expected one")
     if any(message.delay_level or message.deliver_at_ms for message in messages):
         raise InvalidArgumentError("a batch holds delayed messages; expected none")
     return topic

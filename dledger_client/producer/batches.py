@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from dledger_client.message import Message
 from dledger_client.producer.delivery_report import DeliveryReport
@@ -19,6 +20,13 @@ from dledger_wire.errors import DledgerError
 UNSENT = -1
 UNSEEN = -1
 MESSAGE_OVERHEAD_BYTES = 160  # frame head, topic, unique id: close enough for limits
+
+
+class Priority(int):
+    """The priority of a message in the place of its key: it chooses the queue."""
+
+
+BatchKey: TypeAlias = str | Priority | None  # None: bound to its queue
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +43,7 @@ class ProducerBatch:
     created_ms: int = UNSEEN  # set when the sender first sees the batch
     deadline_ms: int = 0
     messages: Sequence[Message] = ()
-    keys: dict[int, str | None] = field(default_factory=dict)  # by index: the key of a message that has one; None: bound to this queue
+    keys: dict[int, BatchKey] = field(default_factory=dict)  # by index, of the messages that have one
     is_atomic: bool = False  # sent as one batch by the application: never split
     size_bytes: int = 0
     attempts: int = 0

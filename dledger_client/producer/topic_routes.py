@@ -108,7 +108,8 @@ class TopicRoutes:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)
         self._ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
-        self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
+        first, priorities = self._router.random.randrange(0, len(queues)), any(each.priorities for each in found)
+        self._accumulator.set_queues(topic, sorted(queues), first, is_whole=not missing, priorities=priorities)
 
     async def refresh(self) -> None:
         """Wait until routes changed, or are stale or old, then take over what arrived, or look all topics up again."""

@@ -29,7 +29,7 @@ MANY_PARAMETERS = {
     "dledger/core/raft.py:Raft.__init__": 8,
     "dledger/log/scan.py:SegmentWalk.__init__": 8,
     "dledger_client/fetch/records.py:Chunk.__init__": 10,
-    "dledger_client/message.py:Message.__init__": 8,
+    "dledger_client/message.py:Message.__init__": 9,
     "dledger_wire/batches/batch.py:encode_batch": 9,
     "dledger_wire/batches/batch.py:encode_batch_parts": 9,
     "dledger_wire/frames/frames.py:stamp_frames": 8,

@@ -72,6 +72,62 @@ def bodies(batches: list[ProducerBatch]) -> list[list[bytes]]:
     return [[message.body for message in batch.messages] for batch in batches]
 
 
+def with_priorities(*groups: str, queues: int = 3, **options: Any) -> RecordAccumulator:
+    made, _ = accumulator(*groups, queues=queues, **options)
+    places = [(group, queue_id) for group in groups or ("g0",) for queue_id in range(queues)]
+    made.set_queues("t", places, 0, priorities=True)
+    return made
+
+
+def place(made: RecordAccumulator, key: Any = None, queue_id: Any = None, **more: Any) -> tuple[str, int]:
+    report, _ = put(made, key=key, queue_id=queue_id, **more)
+    return report.replica_group, report.queue_id
+
+
+def test_a_priority_is_the_queue_and_messages_without_one_have_the_lowest() -> None:
+    made = with_priorities(sticky_messages=1)
+    assert [place(made, priority=number)[1] for number in (0, 1, 2, 3, 1 << 30)] == [0, 1, 2, 2, 2]
+    assert [place(made)[1] for _ in range(3)] == [0, 0, 0]
+    assert place(made, key="customer-7")[1] == 0
+    assert (place(made, queue_id=2)[1], place(made, key=lambda count: count - 1)[1]) == (2, 2)
+    assert made.append_batch([Message("t", b"x", priority=1)] * 2, None, None)[0].queue_id == 1  # type: ignore[index]
+    assert made.append_columns(MessageColumns.of("t", [b"x"], "", ""), SIZE, None, None)[0].queue_id == 0  # type: ignore[index]
+    (delayed,) = [batch for batch in staged(made, delay_level=3, priority=2) if batch.batcher.topic == SCHEDULE_TOPIC]
+    assert b"REAL_QID\x012" in delayed.messages[0].extras
+
+
+def staged(made: RecordAccumulator, **more: Any) -> list[ProducerBatch]:
+    put(made, **more)
+    return drained(made)
+
+
+def test_messages_of_a_priority_go_to_each_replica_group_in_turn_and_stay_at_it_when_a_queue_is_gone() -> None:
+    made = with_priorities("g0", "g1")
+    assert sorted(place(made, priority=1) for _ in range(4)) == [("g0", 1), ("g0", 1), ("g1", 1), ("g1", 1)]
+    assert {place(made)[1] for _ in range(3)} == {0}
+    batches = {batch.batcher.queue_id: batch for batch in drained(made)}
+    made.set_queues("t", [("g0", 0)], 0, priorities=True)
+    made.redispatch(batches[1])
+    assert [batch.batcher.queue_id for batch in drained(made)] == [0]
+
+
+def test_a_priority_that_cannot_be_kept_is_refused() -> None:
+    made, _ = accumulator()
+    with pytest.raises(InvalidArgumentError, match="topic t has no priorities, a message to it has priority 0"):
+        put(made, priority=0)
+    made = with_priorities()
+    for more in ({"key": "a"}, {"queue_id": 0}, {"key": lambda _count: 0}):
+        with pytest.raises(InvalidArgumentError, match="priority 1 chooses the queue: expected neither queue_key nor queue_id"):
+            put(made, priority=1, **more)
+    with pytest.raises(InvalidArgumentError, match="different priorities"):
+        made.append_batch([Message("t", b"x", priority=1), Message("t", b"x")], None, None)
+    for wrong in (-1, 1 << 31):
+        with pytest.raises(InvalidArgumentError, match="expected 0 to 2147483647"):
+            Message("t", b"x", priority=wrong)
+    with pytest.raises(TypeError, match="whole number"):
+        Message("t", b"x", priority="1")  # type: ignore[arg-type]
+
+
 def test_messages_without_a_key_stay_in_the_sticky_queue_for_a_while() -> None:
     made, senders = accumulator(sticky_messages=2)
     places = [put(made, b"%d" % number) for number in range(5)]

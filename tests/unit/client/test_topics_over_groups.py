@@ -99,6 +99,10 @@ def test_a_key_is_found_in_the_queue_that_producers_choose_for_it() -> None:
                 await admin.queue_of_key("t", "a")
             with pytest.raises(TopicNotFoundError):
                 await admin.queue_of_key("other", "a")
+            await admin.create_topic("urgent", 6, priorities=True)
+            for key in sent:
+                result = await producer.send(Message("urgent", b"x"), key)
+                assert await admin.queue_of_key("urgent", key) == MessageQueue("urgent", result.replica_group, result.queue_id)
 
     Rig(groups=2).run(scenario)
 
