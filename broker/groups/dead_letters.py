@@ -7,6 +7,7 @@ the copies, so a repeated redrive continues where the last one ended and sends n
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from broker.context import ServiceContext
 from broker.delivery.delivery_entry import batch_bytes
@@ -17,6 +18,7 @@ from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OutcomeUnknownError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.priority import priority_of
 from dledger_wire.names import DLQ_PREFIX, dlq_topic, is_system_topic, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
@@ -114,4 +116,5 @@ class DeadLetterService:
             raise TopicNotFoundError(f"{text}; create it, or redrive to the group's retry topic", topic=name)
         # A group that its topic leaves, as one that is drained, takes what was accepted before; it is read to its end.
         topics.writable(name, 0, for_service=topic.takes_what_waited)
-        return redriven(frame, request.group, topic.write_queues, to_retry_topic=request.to_retry_topic)
+        copy = redriven(frame, request.group, topic.write_queues, to_retry_topic=request.to_retry_topic)
+        return replace(copy, queue_id=topic.queue_of(priority_of(frame.properties))) if topic.priorities else copy

@@ -34,7 +34,6 @@ class TopicRow:
     write_queues: int
     perm: int
     addresses: Sequence[str]
-    priorities: bool = False
 
 
 class Routes:
@@ -77,9 +76,9 @@ class Routes:
         brokers = {group.name: self._addresses(group) for group in reply.groups}
         rows = ((each, brokers.get(each.group, {})) for each in sorted(topic.queues, key=lambda each: each.group))
         return [
-            TopicRow(each.group, each.read_queues, each.write_queues, each.perm, [known[place] for place in sorted(known)], each.priorities)
-            for each, known in rows
-            if known
+            TopicRow(each.group, each.read_queues, each.write_queues, each.perm, [addresses[place] for place in sorted(addresses)])
+            for each, addresses in rows
+            if addresses
         ]
 
     async def cluster_info(self, _request: Command, _client: RemotingConnection) -> Command:

@@ -17,13 +17,14 @@ from broker.rocketmq_grpc._pb.definition_pb2 import Code, Encoding, Message, Mes
 from broker.rocketmq_grpc.client import Client
 from broker.rocketmq_grpc.statuses import StatusError
 from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.priority import PRIORITY
 from dledger_wire.frames.timer import TIMER_DELIVER
 from dledger_wire.status import SysFlag
 from store.append.half_messages import IMMUNITY
 from store.append.redelivery import UNIQUE_ID
 from store.append.staged_check import PREPARED, PRODUCER_GROUP
 
-TAGS, KEYS, TRACE, PRIORITY, BORN = "TAGS", "KEYS", "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_", "BORN_TIMESTAMP"
+TAGS, KEYS, TRACE, BORN = "TAGS", "KEYS", "TRACE_CONTEXT", "BORN_TIMESTAMP"
 TRANSACTION_ID = "__transactionId__"
 MAX_ID_CHARS, MAX_GROUP_CHARS = 64, 64
 MAX_USER_PROPERTIES, MAX_USER_BYTES = 128, 16 << 10

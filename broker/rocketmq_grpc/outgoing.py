@@ -14,13 +14,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from broker.groups.pop_reads import SHARDING_KEY
 from broker.rocketmq_grpc._pb.definition_pb2 import DeadLetterQueue, Digest, DigestType, Encoding, Message, MessageType
 from broker.rocketmq_grpc.client import resource_of
-from broker.rocketmq_grpc.incoming import BESIDE_BYTES, KEYS, PRIORITY, RESERVED, TAGS, TRACE
+from broker.rocketmq_grpc.incoming import BESIDE_BYTES, KEYS, RESERVED, TAGS, TRACE
 from dledger_wire.addresses import host_of
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import offset_message_id
+from dledger_wire.frames.priority import PRIORITY
 from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
 from dledger_wire.status import SysFlag
 from store.append.redelivery import UNIQUE_ID

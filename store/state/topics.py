@@ -48,6 +48,10 @@ class Topic:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
+    def queue_of(self, priority: int) -> int:
+        """The queue of a priority, in a topic that has them."""
+        return max(0, min(priority, self.write_queues - 1))
+
     @property
     def takes_what_waited(self) -> bool:
         """Whether messages that waited for their time, or their transaction, are stored in it now.

@@ -44,6 +44,23 @@ def test_a_message_that_waits_keeps_its_priority() -> None:
     Rig().run(scenario)
 
 
+def test_dead_letters_go_back_with_their_priority() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3, priorities=True)
+        async with rig.producer() as producer, rig.admin() as admin, simple(rig) as consumer:
+            for number in range(12):
+                await producer.send(Message("t", b"%d" % (number % 4), priority=number % 4))
+            got = await consumer.receive(20)
+            assert set(await consumer.reject(got)) == {None}
+            assert await admin.redrive((await admin.dead_letters("g"))[0]) == 12
+            found: list[LeasedMessage] = []
+            while len(found) < 12:
+                found += await consumer.receive(20)
+            assert sorted((each.body, each.queue_id) for each in found) == sorted((each.body, each.queue_id) for each in got)
+
+    Rig().run(scenario)
+
+
 def test_a_priority_for_a_topic_without_them_is_refused_and_one_that_is_made_again_with_them_takes_it() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
