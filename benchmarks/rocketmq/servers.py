@@ -50,7 +50,8 @@ class Dledger:
 
     def __init__(self, folder: Path) -> None:
         self._cluster = PrivateCluster(folder, settings=ROOM | {"rocketmq": {"portOffset": PORT_OFFSET}})
-        self.addresses = {node.id: _moved(node.address, PORT_OFFSET) for _, node in self._cluster.config.all_nodes()}
+        self.own = {node.id: node.address for _, node in self._cluster.config.all_nodes()}
+        self.addresses = {node: _moved(address, PORT_OFFSET) for node, address in self.own.items()}
         self.name_servers = ";".join(self.addresses.values())
 
     def start(self) -> None:
@@ -80,7 +81,7 @@ class Rocketmq:
         files = {"names": {"listenPort": names} | (_controller(folder, controller) if mode == "controller" else {})}
         for number, node in enumerate(NODES):
             own = _dledger_broker(number, replicas) if mode == "dledger" else _controlled_broker(controller)
-            files[node] = _broker(folder / node, f"127.0.0.1:{names}", ports[node]) | own
+            files[node] = broker_settings(folder / node, f"127.0.0.1:{names}", ports[node]) | {"brokerId": -1} | own
         program = [str(java()[0]), *HEAP, "-cp", ":".join(map(str, fetch()))]
         commands = {}
         for name, settings in files.items():
@@ -103,7 +104,7 @@ class Rocketmq:
         self._processes.__exit__(None, None, None)
 
 
-def _broker(folder: Path, name_server: str, port: int) -> dict[str, object]:
+def broker_settings(folder: Path, name_server: str, port: int) -> dict[str, object]:
     return MAPPED | {
         "brokerClusterName": CLUSTER,
         "brokerName": BROKER,
@@ -112,7 +113,6 @@ def _broker(folder: Path, name_server: str, port: int) -> dict[str, object]:
         "listenPort": port,
         "storePathRootDir": folder / "store",
         "storePathCommitLog": folder / "store" / "commitlog",
-        "brokerId": -1,
         # The warning level of a disk of which much is used, but has room.
         "diskSpaceWarningLevelRatio": 99,
         "diskMaxUsedSpaceRatio": 95,
