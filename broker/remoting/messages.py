@@ -19,6 +19,7 @@ from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.frames.message_id import UniqueIds
+from dledger_wire.frames.priority import PRIORITY, priority_of
 from dledger_wire.frames.timer import REAL_UNIQUE, TIMER_DELIVER, TIMER_OUT, waiting_id
 from dledger_wire.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
@@ -70,6 +71,14 @@ class Sending:
     def is_half(self) -> bool:
         """Whether it is one half of a transaction."""
         return any(_is_half(frame) for frame in self.frames)
+
+    @property
+    def priority(self) -> int | None:
+        """That of its messages; None when they have none and their producer chose the queue.  InvalidArgumentError for different ones."""
+        texts = {frame.properties.get(PRIORITY) for frame in self.frames}
+        if len(texts) > 1:
+            raise InvalidArgumentError("the messages of a batch have different priorities; expected one for all")
+        return None if self.queue_id >= 0 and None in texts else priority_of(self.frames[0].properties)
 
     def in_queue(self, queue_id: int) -> Sending:
         return replace(self, queue_id=queue_id)

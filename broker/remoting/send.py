@@ -86,8 +86,7 @@ class Senders:
 
     async def stored(self, sending: Sending, staging: Staging, end_s: float) -> tuple[int, broker_pb2.BatchResult, list[int]]:
         """The queue that has the messages or will have them, where they are stored now, and the sizes of their frames."""
-        if sending.queue_id < 0:
-            sending = sending.in_queue(self._any_queue(sending.topic))
+        sending = self._in_queue(sending)
         batch = await batch_of(sending, staging)
         record, link = record_of(sending, batch), self._links.of_caller()
 
@@ -101,10 +100,15 @@ class Senders:
         moved = result.duplicate and batch.topic == sending.topic
         return result.queue_id if moved else sending.queue_id, result, batch.sizes
 
-    def _any_queue(self, name: str) -> int:
-        topic = self._node.store.topics.get(name)
+    def _in_queue(self, sending: Sending) -> Sending:
+        """In the queue of its priority where the topic has them, else in the one that its producer chose, or in any."""
+        topic = self._node.store.topics.get(sending.topic)
+        if topic is not None and topic.priorities and (priority := sending.priority) is not None:
+            return sending.in_queue(topic.queue_of(priority))
+        if sending.queue_id >= 0:
+            return sending
         self._next_queue += 1
-        return self._next_queue % topic.write_queues if topic is not None and topic.write_queues else 0
+        return sending.in_queue(self._next_queue % topic.write_queues if topic is not None and topic.write_queues else 0)
 
     async def _create_topic(self, sending: Sending, end_s: float) -> None:
         left_s = end_s - asyncio.get_running_loop().time()

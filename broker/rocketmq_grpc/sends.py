@@ -29,6 +29,7 @@ from broker.rocketmq_grpc.statuses import StatusError, ok, status_of, summary
 from broker.rocketmq_grpc.transaction_ids import transaction_id
 from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.priority import PRIORITY
 from dledger_wire.frames.timer import TIMER_DELIVER
 from dledger_wire.java_hash import java_hash
 from dledger_wire.rpc import methods
@@ -81,7 +82,7 @@ class GrpcSends:
 
     def _queue(self, name: str, frame: Frame) -> int:
         group, topic = frame.properties.get(SHARDING_KEY), self._node.store.topics.get(name)
-        if group is None or topic is None or not topic.write_queues:
+        if group is None or topic is None or not topic.write_queues or topic.priorities:
             return ANY_QUEUE
         return abs(java_hash(group)) % topic.write_queues  # as a queue_key of the clients of this cluster
 
@@ -95,7 +96,7 @@ class GrpcSends:
 
 def _parts(frames: Sequence[Frame]) -> list[Sequence[Frame]]:
     """What is stored together: all when they belong to one queue and none waits, else each by itself."""
-    groups = {frame.properties.get(SHARDING_KEY) for frame in frames}
+    groups = {(frame.properties.get(SHARDING_KEY), frame.properties.get(PRIORITY)) for frame in frames}
     if len(groups) == 1 and not any(frame.sys_flag or TIMER_DELIVER in frame.properties for frame in frames):
         return [frames]
     return [[frame] for frame in frames]

@@ -115,6 +115,24 @@ def test_a_repeated_send_is_stored_once(cluster: RocketmqCluster, at: Callable[.
     assert sum(int(answer.fields["offset"]) for answer in ends) == 1
 
 
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_priority_chooses_the_queue_of_a_topic_that_has_priorities(
+    cluster: RocketmqCluster, at: Callable[..., GrpcClient], place: str
+) -> None:
+    topic = f"urgent-{place}"
+    cluster.cli_ok("topic", "create", topic, "--queues", "3", "--priorities")
+    client, node = at(place), cluster.remoting(cluster.leader())
+    wait_until(lambda: client.call("QueryRoute", service.QueryRouteRequest(topic=topic_of(topic))).message_queues, "the topic is known")
+    batch = [message(topic, body, ID % number, priority=priority) for number, (body, priority) in enumerate([(b"low", 0), (b"top", 9)], 64)]
+    assert client.call("SendMessage", service.SendMessageRequest(messages=batch)).status.code == pb.OK
+    assert client.send(topic, b"none", ID % 66, message_type=pb.FIFO, message_group="o-1").status.code == pb.OK
+    properties = f"UNIQ_KEY\x01{ID % 67}\x02_SYS_MSG_PRIORITY_\x011\x02"
+    fields = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": properties}
+    assert ask(node, Request.SEND_MESSAGE_V2, fields, b"remoting").fields["queueId"] == "1"
+    stored = {queue_id: [each.body for each in read(cluster, topic, count, queue_id)] for queue_id, count in ((0, 2), (1, 1), (2, 1))}
+    assert stored == {0: [b"low", b"none"], 1: [b"remoting"], 2: [b"top"]}
+
+
 def test_messages_of_a_group_go_to_one_queue_in_their_order_and_batches_are_answered_one_by_one(
     cluster: RocketmqCluster, at: Callable[..., GrpcClient]
 ) -> None:

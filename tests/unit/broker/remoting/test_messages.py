@@ -144,6 +144,27 @@ def test_a_batch_without_messages_and_one_of_two_delays_are_refused() -> None:
         stored(request("", part(b"a", b"DELAY\x011\x02") + part(b"b", b""), m="true"))
 
 
+@pytest.mark.parametrize(
+    ("properties", "queue_id", "priority"),
+    [
+        ("_SYS_MSG_PRIORITY_\x012\x02", "3", 2),
+        ("_SYS_MSG_PRIORITY_\x012\x02", "-1", 2),
+        ("_SYS_MSG_PRIORITY_\x01-7\x02", "3", 0),
+        ("", "3", None),
+        ("", "-1", 0),
+    ],
+)
+def test_a_priority_goes_before_the_queue_of_the_request(properties: str, queue_id: str, priority: int | None) -> None:
+    assert sending(request(properties, e=queue_id)).priority == priority
+
+
+def test_a_batch_has_one_priority() -> None:
+    urgent, plain = part(b"a", b"_SYS_MSG_PRIORITY_\x011\x02"), part(b"b", b"")
+    assert sending(request("", urgent + urgent, m="true")).priority == 1
+    with pytest.raises(InvalidArgumentError, match="different priorities; expected one for all"):
+        assert sending(request("", urgent + plain, m="true")).priority
+
+
 @pytest.mark.parametrize("properties", ["DELAY\x01soon\x02", "TIMER_DELAY_SEC\x01-1\x02"])
 def test_delays_that_cannot_be_are_refused(properties: str) -> None:
     with pytest.raises(InvalidArgumentError):
