@@ -16,6 +16,7 @@ from tests.cluster.rocketmq import RocketmqCluster
 from tests.waiting import LIMIT_S, wait_until
 
 MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
+ROLLED = ("1500", str(2 * PAUSE_MS), str(REST_S))  # messages, pause and rest of a load under which all nodes restart
 LOAD = 300  # that consumers get one by one, too
 
 
@@ -92,6 +93,23 @@ def loaded_while_leaders_fail(cluster: RocketmqCluster, command: list[str]) -> N
     assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
     assert not account.stored_twice
     assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
+
+
+def loaded_while_nodes_restart(cluster: RocketmqCluster, command: list[str]) -> None:
+    """Run a load of topic load; each node is stopped in order under it and started again.  Nothing may be lost, stored twice or moved."""
+    cluster.cli_ok("topic", "create", "load", "--queues", "4")
+    with running(command) as (account, process):
+        for node_id in cluster.local.node_ids():
+            before = len(account.sent)
+            wait_until(lambda at=before: len(account.sent) > at + 50, lambda: f"the load goes on: {account.failed[-3:]}")
+            assert cluster.terminate(node_id) == 0
+            cluster.start(node_id)
+        assert process.wait(2 * LIMIT_S) == 0
+    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
+    assert not account.stored_twice
+    assert not account.out_of_order
+    assert account.delivered_again < 150, "RocketMQ's consumers may get again what they had not committed"
+    assert len(account.failed) < 150, Counter(line.split()[-1] for line in account.failed)
 
 
 def every_kind(cluster: RocketmqCluster, command: list[str], shown: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.rocketmq import RocketmqCluster
 from tests.deploy.rocketmq.clients import go_client
-from tests.deploy.rocketmq.load import MESSAGES, PAUSE_MS, REST_S, loaded_while_leaders_fail
+from tests.deploy.rocketmq.load import MESSAGES, PAUSE_MS, REST_S, ROLLED, loaded_while_leaders_fail, loaded_while_nodes_restart
 from tests.waiting import LIMIT_S
 
 SHOWN = {
@@ -35,3 +35,8 @@ def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(clus
     cluster.cli_ok("topic", "create", "load", "--queues", "4")
     servers = ";".join(cluster.name_servers)
     loaded_while_leaders_fail(cluster, [client, "load", servers, "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S), "m"])
+
+
+def test_a_rolling_restart_loses_nothing_and_keeps_the_order(cluster: RocketmqCluster, client: str) -> None:
+    servers = ";".join(cluster.name_servers)
+    loaded_while_nodes_restart(cluster, [client, "load", servers, "load", "readers", *ROLLED, "m"])

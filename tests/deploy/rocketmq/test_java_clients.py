@@ -14,7 +14,16 @@ from broker.remoting.codes import Request
 from dledger_client import Action, ConsumeContext, PullConsumer, PushConsumer, ReceivedMessage
 from tests.cluster.rocketmq import RocketmqCluster, ask
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
-from tests.deploy.rocketmq.load import MESSAGES, PAUSE_MS, REST_S, Account, loaded_while_leaders_fail, running
+from tests.deploy.rocketmq.load import (
+    MESSAGES,
+    PAUSE_MS,
+    REST_S,
+    ROLLED,
+    Account,
+    loaded_while_leaders_fail,
+    loaded_while_nodes_restart,
+    running,
+)
 from tests.waiting import LIMIT_S, wait_until
 
 NO_REPLIES = "5.3.3"  # ends a request when it was sent, before its reply
@@ -71,20 +80,8 @@ def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(clus
 
 
 def test_a_rolling_restart_loses_nothing_and_keeps_the_order(cluster: RocketmqCluster, client: JavaClient) -> None:
-    cluster.cli_ok("topic", "create", "rolled", "--queues", "4")
-    command = client.command("Load", ";".join(cluster.name_servers), "rolled", "readers", "1500", str(2 * PAUSE_MS), str(REST_S), "m")
-    with running(command) as (account, process):
-        for node_id in cluster.local.node_ids():
-            before = len(account.sent)
-            wait_until(lambda at=before: len(account.sent) > at + 50, lambda: f"the load goes on: {account.failed[-3:]}")
-            assert cluster.terminate(node_id) == 0
-            cluster.start(node_id)
-        assert process.wait(2 * LIMIT_S) == 0
-    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
-    assert not account.stored_twice
-    assert not account.out_of_order
-    assert account.delivered_again < 150, "RocketMQ's consumers may get again what they had not committed"
-    assert len(account.failed) < 150, Counter(line.split()[-1] for line in account.failed)
+    servers = ";".join(cluster.name_servers)
+    loaded_while_nodes_restart(cluster, client.command("Load", servers, "load", "readers", *ROLLED, "m"))
 
 
 @pytest.mark.parametrize("client", [version for version in VERSIONS if version != NO_REPLIES], indirect=True)

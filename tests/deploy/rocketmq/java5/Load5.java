@@ -18,7 +18,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
  * Sends numbered messages one after the other, and consumes them.  A line for each: "sent BODY", "failed BODY REASON", "got BODY MESSAGE-ID".
- * It ends when as many were sent as asked for, and all that were sent were acknowledged.  Messages of kind "checked" are of transactions that
+ * It ends when as many were sent as asked for, and all that were sent were received.  Messages of kind "checked" are of transactions that
  * are left open: their checks are answered with "unknown" until a line comes in, which the line "asked BODY" of each says.
  *
  * Arguments: simple, push or checked, endpoints, topic, group, messages, pause in ms.
@@ -85,8 +85,8 @@ public class Load5 {
         while (true) {
             try {
                 for (MessageView view : consumer.receive(16, Duration.ofSeconds(15))) {
-                    consumer.ack(view);
                     note(view);
+                    consumer.ack(view); // it may be stored although its answer is lost: what counts is what was received
                 }
             } catch (Exception error) {
                 Thread.sleep(100);

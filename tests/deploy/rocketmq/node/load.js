@@ -1,5 +1,5 @@
 // Sends numbered messages by RocketMQ's client for Node.js, one after the other, and consumes them.  A line for each: "sent BODY",
-// "failed BODY REASON", "got BODY QUEUE-OFFSET".  It ends when as many were sent as asked for, and all that were sent were acknowledged.
+// "failed BODY REASON", "got BODY QUEUE-OFFSET".  It ends when as many were sent as asked for, and all that were sent were received.
 // Arguments: simple or push, endpoint, topic, group, messages, pause in ms.
 'use strict';
 
@@ -27,8 +27,8 @@ async function simple() {
   for (;;) {
     try {
       for (const message of await consumer.receive(16, 15_000)) {
-        await consumer.ack(message);
         note(message);
+        await consumer.ack(message); // it may be stored although its answer is lost: what counts is what was received
       }
     } catch {
       await pause(100);
