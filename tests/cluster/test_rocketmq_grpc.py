@@ -115,6 +115,11 @@ def test_a_repeated_send_is_stored_once(cluster: RocketmqCluster, at: Callable[.
     assert sum(int(answer.fields["offset"]) for answer in ends) == 1
 
 
+def is_applied_everywhere(cluster: RocketmqCluster) -> bool:
+    nodes = [node for group in cluster.status_json()["groups"] for node in group["nodes"]]
+    return all(node["reachable"] for node in nodes) and len({node["applied_index"] for node in nodes}) == 1
+
+
 @pytest.mark.parametrize("place", ["leader", "follower"])
 def test_a_priority_chooses_the_queue_of_a_topic_that_has_priorities(
     cluster: RocketmqCluster, at: Callable[..., GrpcClient], place: str
@@ -122,7 +127,7 @@ def test_a_priority_chooses_the_queue_of_a_topic_that_has_priorities(
     topic = f"urgent-{place}"
     cluster.cli_ok("topic", "create", topic, "--queues", "3", "--priorities")
     client, node = at(place), cluster.remoting(cluster.leader())
-    wait_until(lambda: client.call("QueryRoute", service.QueryRouteRequest(topic=topic_of(topic))).message_queues, "the topic is known")
+    wait_until(lambda: is_applied_everywhere(cluster), "each node knows the topic")
     batch = [message(topic, body, ID % number, priority=priority) for number, (body, priority) in enumerate([(b"low", 0), (b"top", 9)], 64)]
     assert client.call("SendMessage", service.SendMessageRequest(messages=batch)).status.code == pb.OK
     assert client.send(topic, b"none", ID % 66, message_type=pb.FIFO, message_group="o-1").status.code == pb.OK
