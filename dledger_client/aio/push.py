@@ -12,6 +12,7 @@ from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.listener import Listener, check_listener
 from dledger_client.consumer.offset_file import check_client_folder
 from dledger_client.consumer.queue_consumer import OpenQueue
+from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions, PushSettings
 from dledger_client.runtime.security import security_part
 from dledger_wire.errors import InvalidArgumentError
@@ -129,6 +130,35 @@ class PushConsumer(GroupMember):
     def _consuming(self) -> tuple[ListenerExecutor, OpenQueue | None]:
         notes = ListenerNotes(self.group, self._router.clock, self._instruments)
         return self._make_executor(self._checked_listener(), self.options.consume_threads, notes), None
+
+    def pause(self) -> None:
+        """Give the listener no messages until ``resume``, while what it needs is away for instance. Safe to repeat.
+
+        A call that runs goes on to its end. The consumer keeps its queues, and fetches as much as it may hold.
+
+        Raises:
+            InvalidArgumentError: The consumer is not started.
+
+        Examples:
+            >>> consumer.pause()
+        """
+        self._running_engine().pause(is_paused=True)
+
+    def resume(self) -> None:
+        """Give the listener messages again: first those that are here.
+
+        Raises:
+            InvalidArgumentError: The consumer is not started.
+
+        Examples:
+            >>> consumer.resume()
+        """
+        self._running_engine().pause(is_paused=False)
+
+    def _running_engine(self) -> Rebalancer:
+        if self._engine is None:
+            raise InvalidArgumentError("the consumer is not started")
+        return self._engine
 
     async def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.

@@ -106,22 +106,26 @@ class ProcessQueue:
 
 
 class _ConcurrentJob:
-    """One listener call: a batch, and the offset after it.  ``active`` from its start in a worker to its end on the loop."""
+    """One listener call: a batch, and the offset after it.  ``active`` from its start in a worker to its end on the loop, ``waits`` when
+    it came to a worker, or would have, while the consumer was paused; ``share``: of the bytes of its fetch."""
 
-    __slots__ = ("active", "attempts", "consumed", "context", "done", "messages", "next_offset", "process_queue", "share_bytes", "total")
+    __slots__ = ("active", "attempts", "consumed", "context", "done", "messages", "next_offset", "process_queue", "share", "total", "waits")
 
-    def __init__(self, process_queue: ConcurrentProcessQueue, messages: Messages, share_bytes: float) -> None:
-        self.process_queue, self.messages, self.share_bytes = process_queue, messages, share_bytes
+    def __init__(self, process_queue: ConcurrentProcessQueue, messages: Messages, share: float) -> None:
+        self.process_queue, self.messages, self.share = process_queue, messages, share
         self.next_offset = messages[-1].queue_offset + 1
         self.total = len(messages)
         self.attempts = self.consumed = 0
-        self.active = self.done = False
+        self.active = self.done = self.waits = False
         self.context: ConsumeContext | None = None
 
     def calls(self) -> Calls:
         # Set ``active``, then read ``dropped``.  The loop does the reverse, so one of the two sees the other.
         self.active = True
         if self.process_queue.dropped:
+            return
+        if not self.process_queue.may_begin():
+            self.waits = True
             return
         self.context = self.process_queue.context(self.attempts)
         self.consumed = yield self.messages, self.context
@@ -157,7 +161,7 @@ class ConcurrentProcessQueue(ProcessQueue):
             batch = messages[first : first + step]
             job = _ConcurrentJob(self, batch, size_bytes / len(messages) * len(batch))
             self._pending.append(job)
-            self._consumer.executor.submit(job)
+            self._submit(job)
         if self._pending:
             self._pending[-1].next_offset = max(next_offset, self._pending[-1].next_offset)
         else:
@@ -168,8 +172,26 @@ class ConcurrentProcessQueue(ProcessQueue):
             self._finish(job)
         elif self.dropped:
             self._release(job)  # the next owner of the queue gets these messages
+        elif job.waits:
+            self._release(job)
+            self._submit(job)
         else:
             self._consumer.spawn(self._redeliver(job), "redeliver")
+
+    def may_begin(self) -> bool:
+        """Checked by the worker right before the listener call."""
+        return self._consumer.may_consume(self.queue)
+
+    def _submit(self, job: _ConcurrentJob) -> None:
+        """Give a job to a worker, or let it wait for ``resume``."""
+        job.waits = not self.may_begin()
+        if not job.waits:
+            self._consumer.executor.submit(job)
+
+    def resume(self) -> None:
+        for job in self._pending if not self.dropped else ():
+            if job.waits and not job.active:  # else its end, which is on its way to the loop, submits it
+                self._submit(job)
 
     async def _redeliver(self, job: _ConcurrentJob) -> None:
         """Redeliver messages that were not consumed: through the group's retry topic, or from here when no broker takes them."""
@@ -187,7 +209,7 @@ class ConcurrentProcessQueue(ProcessQueue):
         await asyncio.sleep(RETRY_S)
         self._release(job)
         if not self.dropped:
-            self._consumer.executor.submit(job)
+            self._submit(job)
 
     def _is_skipped(self, job: _ConcurrentJob) -> bool:
         """A broadcast has no retry topic: after enough attempts messages are skipped here."""
@@ -209,7 +231,7 @@ class ConcurrentProcessQueue(ProcessQueue):
         pending = self._pending
         while pending and pending[0].done:
             self._consume_offset = max(self._consume_offset, pending.popleft().next_offset)
-        self.size_bytes = round(self.size_bytes - job.share_bytes) if pending else 0
+        self.size_bytes = round(self.size_bytes - job.share) if pending else 0
         self._release(job)
 
     def _release(self, job: _ConcurrentJob) -> None:

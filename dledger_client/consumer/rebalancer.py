@@ -92,7 +92,7 @@ class Rebalancer:
         self._fetches: dict[asyncio.Task[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._joined = asyncio.Event()  # a leader has accepted the join
-        self._stopping = False
+        self._stopping = self._is_paused = False
         self._not_allocated: dict[str, str] = {}  # by topic: what the strategy raised last, which was logged
         self._gauges: list[Callable[[], object]] = []
 
@@ -169,6 +169,15 @@ class Rebalancer:
         for remove in self._gauges:
             remove()
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Begin no listener call, or begin them again."""
+        self._is_paused = is_paused
+        if not is_paused:
+            self._resume()
+
+    def _resume(self, replica_group: str | None = None) -> None:
+        self._for_each_queue(lambda queue: queue.process_queue.resume() if queue.process_queue is not None else None, replica_group)
+
     # SessionListener
 
     def leader_changed(self, replica_group: str) -> None:
@@ -189,7 +198,7 @@ class Rebalancer:
 
     def lease_renewed(self, replica_group: str) -> None:
         if self._locking:
-            self._for_each_queue(lambda queue: queue.process_queue.resume() if queue.process_queue is not None else None, replica_group)
+            self._resume(replica_group)
 
     def offsets_reset(self, replica_group: str) -> None:
         self._tasks.spawn(self._restart_after_reset(replica_group), "restart after a reset")
@@ -255,6 +264,8 @@ class Rebalancer:
 
     def may_consume(self, queue: MessageQueue) -> bool:
         """Whether a listener may be called now.  Safe from any thread."""
+        if self._is_paused:
+            return False
         if not self._locking:
             return True
         session, consumer, grant = self._sessions.get(queue.replica_group), self.queues.get(queue), self.grant_of(queue)

@@ -102,6 +102,30 @@ class PushConsumer(PushConsumerBase):
         """
         self._run(self._inner.start())
 
+    def pause(self) -> None:
+        """Give the listener no messages until ``resume``, while what it needs is away for instance. Safe to repeat.
+
+        A call that runs goes on to its end. The consumer keeps its queues, and fetches as much as it may hold.
+
+        Raises:
+            InvalidArgumentError: The consumer is not started.
+
+        Examples:
+            >>> consumer.pause()
+        """
+        self._call(lambda: self._inner.pause())
+
+    def resume(self) -> None:
+        """Give the listener messages again: first those that are here.
+
+        Raises:
+            InvalidArgumentError: The consumer is not started.
+
+        Examples:
+            >>> consumer.resume()
+        """
+        self._call(lambda: self._inner.resume())
+
     def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.
 

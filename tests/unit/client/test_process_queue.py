@@ -29,7 +29,7 @@ from dledger_client.sync.transaction_base import ask
 from dledger_client.transactions.resolver import TransactionState
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 QUEUE = MessageQueue("t", "g0", 3)
 
@@ -122,12 +122,18 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
         working: list[list[int]] = []
         while len(consumed) < count or working:
             what = draw.random()
-            if what < 0.3 and fetched < 100 + count:
+            if what < 0.1:  # paused, or not any more
+                bench.lease = not bench.lease
+                if bench.lease:
+                    queue.resume()
+            elif what < 0.35 and fetched < 100 + count:
                 upto = min(100 + count, fetched + draw.randint(1, 5))
                 queue.add(fakes(fetched, upto), 10 * (upto - fetched), upto)
                 fetched = upto
             elif what < 0.6 and bench.executor.jobs:
-                working.append(bench.executor.begin(draw.randrange(len(bench.executor.jobs))))
+                offsets = bench.executor.begin(draw.randrange(len(bench.executor.jobs)))
+                assert bool(offsets) == bench.lease
+                working += [offsets] if offsets else []
             elif working:
                 number = draw.randrange(len(working))
                 offsets = working.pop(number)
@@ -178,6 +184,32 @@ def test_fetches_whose_messages_were_all_sorted_out_take_no_room(kind: type[Conc
         queue.add(fakes(7, 9), 60, 9)
         queue.add([], 60, 20)
         assert (queue.has_room(), queue.size_bytes) == (True, 60)
+
+    asyncio.run(scenario())
+
+
+def test_threads_give_each_message_once_however_often_the_consumer_is_paused() -> None:
+    async def scenario() -> None:
+        bench, given = Bench(pull_threshold_for_queue=5000), list[int]()
+
+        def listener(messages: list[ReceivedMessage], _context: ConsumeContext) -> Action:
+            given.extend(message.queue_offset for message in messages)
+            return Action.COMMIT
+
+        bench.executor = ThreadExecutor(listener, 4)
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0)
+        for first in range(0, 3000, 30):
+            queue.add(fakes(first, first + 30), 300, first + 30)
+            bench.lease = first % 60 == 0
+            if bench.lease:
+                queue.resume()
+            await asyncio.sleep(0)
+        bench.lease = True
+        queue.resume()
+        await until(lambda: queue.consume_offset == 3000, LIMIT_S)
+        await bench.executor.stop()
+        assert sorted(given) == list(range(3000))
+        assert not bench.sent_back
 
     asyncio.run(scenario())
 

@@ -522,3 +522,66 @@ def test_a_shutdown_waits_for_listeners_at_work_and_commits_what_they_did() -> N
             assert (await operator.committed("t"))["g0", 0] == 3
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_paused_consumer_begins_no_call_and_goes_on_where_it_was(orderly: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, orderly=orderly, consume_threads=2, consume_message_batch_max_size=4)
+        group.pause_s = 0.05
+        await send(rig, 200, 2)
+        await group.start("a")
+        consumer = group.members["a"].consumer
+        await until(lambda: len(group.seen) > 40)
+        consumer.pause()
+        consumer.pause()
+        begun = len(group.seen)
+        await send(rig, 200, 2, first=200)
+        await asyncio.sleep(5.0)
+        assert len(group.seen) == begun, "what runs goes on to its end, and nothing else begins"
+        assert all(seen.refused is False for seen in group.seen)
+        assert group.share("a") == [0, 1]
+        consumer.resume()
+        await until(lambda: len(group.seen) >= 400)
+        await group.stop()
+        assert sorted(group.bodies()) == sorted(numbers(400))
+        if orderly:
+            for queue_id in (0, 1):
+                bodies = [int(seen.body) for seen in group.seen if seen.queue_id == queue_id]
+                assert bodies == sorted(bodies)
+
+    Rig().run(scenario)
+
+
+def test_what_a_paused_consumer_has_is_given_to_the_member_that_gets_its_queues() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        group.answers = [Action.RECONSUME_LATER]
+        await send(rig, 100, 2)
+        await group.start("a")
+        await until(lambda: len(group.seen) > 20)
+        group.members["a"].consumer.pause()
+        await asyncio.sleep(1.0)
+        await group.start("b")
+        await until(lambda: group.shares == {"a": [0], "b": [1]})
+        await group.stop("a")
+        await until(lambda: group.shares == {"b": [0, 1]})
+        await until(lambda: {seen.body for seen in group.seen if seen.refused is False} == set(numbers(100)))
+        assert len(group.seen) == 101
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_only_a_running_consumer_is_paused() -> None:
+    async def scenario(rig: Rig) -> None:
+        group = Group(rig)
+        member = group.add("a")
+        for call in (member.consumer.pause, member.consumer.resume):
+            with pytest.raises(InvalidArgumentError, match="the consumer is not started"):
+                call()
+        await member.consumer.shutdown()
+
+    Rig().run(scenario)
