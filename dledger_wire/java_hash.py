@@ -1,4 +1,4 @@
-"""Java's String.hashCode, one string at a time and for whole columns of equal-width strings.
+"""Java's String.hashCode.  ``frames/hash_columns.py`` has it for whole columns of strings.
 
 Owns the hash that RocketMQ uses for tags (queue units) and keys (index entries): s[0] * 31^(n-1) + ... + s[n-1] over UTF-16 code units, in
 32-bit signed arithmetic.
@@ -7,9 +7,6 @@ Owns the hash that RocketMQ uses for tags (queue units) and keys (index entries)
 from __future__ import annotations
 
 from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
 
 _MASK = 0xFFFFFFFF
 # Of unique ids, see ``frames.message_id``: with an IPv4 address 32 digits, with an IPv6 address 56; the last ones change.
@@ -35,20 +32,6 @@ def cached_java_hash(text: str) -> int:
     return java_hash(text)
 
 
-@lru_cache(maxsize=64)
-def _powers(width: int) -> npt.NDArray[np.uint32]:
-    return np.array([pow(31, width - 1 - place, 1 << 32) for place in range(width)], dtype=np.uint32)
-
-
-def hash_columns(characters: npt.NDArray[np.uint8], prefix: str = "") -> npt.NDArray[np.int32]:
-    """Hashes of ``prefix + row`` for an (n, width) matrix of ASCII bytes."""
-    width = characters.shape[1]
-    with np.errstate(over="ignore"):
-        hashes = characters.astype(np.uint32) @ _powers(width)
-        seed = np.uint32(java_hash(prefix) * pow(31, width, 1 << 32) & _MASK)
-        return (hashes + seed).astype(np.uint32).view(np.int32)
-
-
 def key_hash(topic: str, key: str) -> int:
     """The index hash of a key: abs(hashCode of TOPIC#KEY), 0 where that overflows."""
     # A key as long as a unique id is taken for one: its first digits are the same for all messages of a client.
@@ -65,10 +48,3 @@ def _hash_of_start(topic: str, start: str) -> int:
 def key_words(keys: str) -> list[str]:
     """The keys in a KEYS property: its words, between single spaces as RocketMQ writes them; no other character separates."""
     return [word for word in keys.split(" ") if word]
-
-
-def fold_key_hashes(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """abs() of each hash, 0 for Integer.MIN_VALUE."""
-    folded = np.abs(hashes.astype(np.int64))
-    folded[folded > 0x7FFFFFFF] = 0
-    return folded.astype(np.int32)

@@ -18,8 +18,9 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock
 from dledger_wire.frames.frame_layout import IPV4_HOST_SIZE
 from dledger_wire.frames.frames import FrameFields, encode_frames
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
 from dledger_wire.frames.message_id import UniqueIds
-from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash, key_words
+from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 
 Int32s = npt.NDArray[np.int32]
 

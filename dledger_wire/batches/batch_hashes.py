@@ -17,7 +17,8 @@ from dledger_wire.errors import CorruptBatchError
 from dledger_wire.frames.frame_check import refuse
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, decode_properties
 from dledger_wire.frames.frames import Bytes1D, Int64s, Records, equal_at, frame_positions, gather, topic_field, uniform_stride
-from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
+from dledger_wire.java_hash import cached_java_hash, key_hash
 
 _ID_AT = len(UNIQ_KEY_PREFIX)
 _TAGS = b"TAGS\x01"

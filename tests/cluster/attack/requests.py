@@ -14,7 +14,7 @@ from dledger_wire import _pb
 from dledger_wire.batches.batch import Sequence64, encode_batch
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.frames import FrameFields, encode_frames
-from dledger_wire.java_hash import fold_key_hashes, hash_columns
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
 from dledger_wire.rpc import envelope, methods
 from tests.cluster.attack.secured_cluster import CLUSTER, GROUP, PRODUCER, TOPIC
 

@@ -24,8 +24,9 @@ from dledger_wire.frames.compress import compress, decompress
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.frames.frame_layout import decode_properties, encode_properties, pack_host
 from dledger_wire.frames.frames import FrameFields, encode_frames
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
 from dledger_wire.frames.message_id import parse_offset_message_id
-from dledger_wire.java_hash import fold_key_hashes, hash_columns, key_hash
+from dledger_wire.java_hash import key_hash
 from dledger_wire.rpc import envelope
 from dledger_wire.status import Compression
 from tests.fuzz.target import Bounds, Target

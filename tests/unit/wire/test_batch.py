@@ -24,7 +24,8 @@ from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgument
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.frames import FrameFields, encode_frames
-from dledger_wire.java_hash import fold_key_hashes, hash_columns, key_hash
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
+from dledger_wire.java_hash import key_hash
 
 HOST = pack_host("127.0.0.1:10911")
 

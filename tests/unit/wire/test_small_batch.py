@@ -17,7 +17,8 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.frames.frames import FrameFields, encode_frames
-from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
+from dledger_wire.java_hash import cached_java_hash
 
 TOPIC = "orders"
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")

@@ -21,8 +21,9 @@ from dledger_wire.errors import (
 )
 from dledger_wire.frames.compress import compress, compression_in, compression_of, decompress, flags_of, is_worthwhile
 from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
 from dledger_wire.frames.message_id import UniqueIds, offset_message_id, parse_offset_message_id
-from dledger_wire.java_hash import fold_key_hashes, hash_columns, java_hash, key_hash
+from dledger_wire.java_hash import java_hash, key_hash
 from dledger_wire.names import check_group, check_new_topic, check_topic, dlq_topic, is_system_topic, retry_topic
 from dledger_wire.rpc import envelope
 from dledger_wire.rpc.error_detail import from_detail, to_detail
