@@ -29,7 +29,7 @@ COMMANDS = (
         "backup",
         "restore",
     ),
-    *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
+    *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "locate", "delete")),
     *(
         "dlq list",
         "dlq open",
@@ -59,6 +59,7 @@ RUN = (
     "dledger status --check quorum-critical=n1",
     "dledger top --once --json",
     "dledger topic create orders --queues 4",
+    "dledger topic create alarms --queues 3 --priorities",
     "dledger topic list",
     "dledger topic list --all --json",
     "dledger topic describe orders",
