@@ -90,6 +90,7 @@ class Channels:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._channels: dict[str, Channel] = {}
+        self._left: set[asyncio.Task[None]] = set()  # they close channels that were given up
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -101,6 +102,14 @@ class Channels:
             self._loop = asyncio.get_running_loop()
             channel = self._channels[address] = self._network.connect(address)
         return channel
+
+    def give_up(self, address: str) -> None:
+        """Connect anew at the next use: another node than the one of this address is at the other end.  What is under way there breaks."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            closing = asyncio.get_running_loop().create_task(channel.close(), name=f"give up {address}")
+            self._left.add(closing)
+            closing.add_done_callback(self._left.discard)
 
     @property
     def is_open(self) -> bool:
@@ -128,3 +137,4 @@ class Channels:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
+        await asyncio.gather(*self._left)

@@ -41,6 +41,9 @@ class NodeMetadata:
         """The answer of the node at ``address``, without what cannot be used of it."""
         request = broker_pb2.MetadataRequest(topics=topics)
         response = await methods.METADATA.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
+        if _is_of_another(address, response):
+            # The name of the address led to another machine when the connection was made, as for a while after nodes have moved.
+            self._channels.give_up(address)
         self.answered_last, self._cache.cluster = address, response.cluster
         for info in response.groups:
             group = self._cache.group_of(info, address)
@@ -98,6 +101,12 @@ class NodeMetadata:
                     if problems is not None:
                         problems.append(error)
         return list(answers.items())
+
+
+def _is_of_another(address: str, response: broker_pb2.MetadataResponse) -> bool:
+    """Whether the node that answered is none of those that it knows at this address."""
+    there = {node.id for info in response.groups for node in info.nodes if node.address == address}
+    return bool(response.replica.node and there) and response.replica.node not in there
 
 
 def info_of(group: str, response: broker_pb2.MetadataResponse) -> broker_pb2.GroupInfo | None:

@@ -27,12 +27,15 @@ class Nodes:
         self.leaders = {"g0": "h:1", "g1": "h:3"}
         self.stale: set[str] = set()
         self.down: set[str] = set()
+        self.moved: dict[str, str] = {}  # address -> the one whose node new connections to it come to
+        self.closed: list[str] = []
 
     def connect(self, address: str) -> Channel:
-        return Channel(self, address)
+        return Channel(self, self.moved.get(address, address))
 
     def answer(self, address: str, request: broker_pb2.MetadataRequest) -> broker_pb2.MetadataResponse:
         reply = broker_pb2.MetadataResponse(cluster="c", version=self.versions[address])
+        reply.replica.node = address.replace(":", "-")
         for name, members in self.groups.items():
             nodes = [broker_pb2.NodeInfo(id=each.replace(":", "-"), address=each, voter=True) for each in members]
             group = reply.groups.add(name=name, nodes=nodes)
@@ -55,7 +58,7 @@ class Channel:
         return self._nodes.answer(self._address, broker_pb2.MetadataRequest.FromString(request)).SerializeToString()
 
     async def close(self) -> None:
-        return None
+        self._nodes.closed.append(self._address)
 
 
 async def queues_of(router: Router, name: str = "t") -> dict[str, int]:
@@ -79,6 +82,29 @@ def test_queues_of_every_group_are_found_and_kept_while_a_group_is_silent() -> N
         assert await queues_of(router) == {"g0": 2}
         with pytest.raises(TopicNotFoundError):
             await queues_of(router, "nowhere")
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_led_to_another_node_is_given_up() -> None:
+    """Nodes have changed places, and a name led to the old one for a while: the connection made then would last as long as it is used."""
+
+    async def scenario() -> None:
+        nodes = Nodes({"g0": ["h:1", "h:2"]})
+        nodes.leaders["g0"], nodes.moved = "h:2", {"h:2": "h:1"}
+        router = Router("h:2", nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
+        ask = router._nodes.ask
+        assert (await ask("h:2", [])).replica.node == "h-1"
+        assert (await ask("h:2", [])).replica.node == "h-1"
+        nodes.moved = {}
+        assert (await ask("h:2", [])).replica.node == "h-2"
+        await asyncio.sleep(0)
+        assert nodes.closed == ["h:1", "h:1"]
+        await ask("h:2", [])
+        await ask("h:1", [])
+        assert nodes.closed == ["h:1", "h:1"]
+        await router.close()
+        assert nodes.closed == ["h:1", "h:1", "h:2", "h:1"]
 
     asyncio.run(scenario())
 
