@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 _MASK = 0xFFFFFFFF
-# Of unique ids, see ``frames.message_id``: with an IPv4 address 32 digits, with an IPv6 address 56; the last ones change.
-_UNIQUE_ID_DIGITS, _CHANGING_DIGITS = (32, 56), 12
+# Of unique ids, see ``frames.message_id``: with an IPv4 address 32 digits, with an IPv6 address 56; those of a client differ in the last.
+_UNIQUE_ID_DIGITS, CHANGING_DIGITS = (32, 56), 12
 
 
 def java_hash(text: str, *, behind: int = 0) -> int:
@@ -35,7 +35,7 @@ def cached_java_hash(text: str) -> int:
 def key_hash(topic: str, key: str) -> int:
     """The index hash of a key: abs(hashCode of TOPIC#KEY), 0 where that overflows."""
     # A key as long as a unique id is taken for one: its first digits are the same for all messages of a client.
-    same = len(key) - _CHANGING_DIGITS if len(key) in _UNIQUE_ID_DIGITS else 0
+    same = len(key) - CHANGING_DIGITS if len(key) in _UNIQUE_ID_DIGITS else 0
     value = abs(java_hash(key[same:], behind=_hash_of_start(topic, key[:same])))
     return value if value <= 0x7FFFFFFF else 0
 

@@ -18,13 +18,12 @@ from dledger_wire.frames.frame_check import refuse
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, decode_properties
 from dledger_wire.frames.frames import Bytes1D, Int64s, Records, equal_at, frame_positions, gather, topic_field, uniform_stride
 from dledger_wire.frames.hash_columns import fold_key_hashes, hash_columns
-from dledger_wire.java_hash import cached_java_hash, key_hash
+from dledger_wire.java_hash import CHANGING_DIGITS, cached_java_hash, key_hash
 
 _ID_AT = len(UNIQ_KEY_PREFIX)
 _TAGS = b"TAGS\x01"
 _MAX_DISTINCT_TAGS = 64
 _MAX_ID_SIZE = 64  # of an id that is looked at in columns
-_CHANGING_DIGITS = 12  # of a unique id, its last; all ids of one producer begin alike
 
 _NOBODY: Int64s = np.empty(0, np.int64)
 Hashes = npt.NDArray[Any]
@@ -52,15 +51,15 @@ def _id_size(data: Bytes1D, starts: Int64s, ends: Int64s) -> int:
     """Size of the unique id that is the first property of the first message, if every message has room for such a one, else 0."""
     first = data[int(starts[0]) : min(int(ends[0]), int(starts[0]) + _ID_AT + _MAX_ID_SIZE + 1)].tobytes()
     size = first.find(b"\x02") - _ID_AT
-    return size if size >= _CHANGING_DIGITS and int((ends - starts).min()) > _ID_AT + size else 0
+    return size if size >= CHANGING_DIGITS and int((ends - starts).min()) > _ID_AT + size else 0
 
 
 def _id_hashes(data: Bytes1D, starts: Int64s, size: int, stride: int, topic: str) -> npt.NDArray[np.int32] | None:
     """Index hashes of the unique ids when every message has one of ``size`` digits as its first property, else None."""
     # Ids of one producer begin alike: comparing that part is cheaper than hashing it for each.
-    front = data[int(starts[0]) : int(starts[0]) + _ID_AT + size - _CHANGING_DIGITS].tobytes()
+    front = data[int(starts[0]) : int(starts[0]) + _ID_AT + size - CHANGING_DIGITS].tobytes()
     alike = bool(equal_at(data, starts, front, stride).all())
-    constant = size - _CHANGING_DIGITS if alike else 0
+    constant = size - CHANGING_DIGITS if alike else 0
     ours = front.startswith(UNIQ_KEY_PREFIX) if alike else bool(equal_at(data, starts, UNIQ_KEY_PREFIX, stride).all())
     digits = gather(data, starts + (_ID_AT + constant), size - constant, stride)
     shared = front[_ID_AT : _ID_AT + constant]

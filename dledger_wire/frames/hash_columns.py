@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from dledger_wire.java_hash import java_hash
 
-_MASK = 0xFFFFFFFF
-
 
 @lru_cache(maxsize=64)
 def _powers(width: int) -> npt.NDArray[np.uint32]:
@@ -22,7 +20,7 @@ def hash_columns(characters: npt.NDArray[np.uint8], prefix: str = "") -> npt.NDA
     width = characters.shape[1]
     with np.errstate(over="ignore"):
         hashes = characters.astype(np.uint32) @ _powers(width)
-        seed = np.uint32(java_hash(prefix) * pow(31, width, 1 << 32) & _MASK)
+        seed = np.uint32(java_hash(prefix) * pow(31, width, 1 << 32) % (1 << 32))
         return (hashes + seed).astype(np.uint32).view(np.int32)
 
 
