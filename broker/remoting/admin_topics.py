@@ -21,10 +21,10 @@ from dledger_wire._pb import admin_pb2, broker_pb2, sessions_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import SYSTEM_TOPICS, TRACE_TOPIC, is_system_topic
 from dledger_wire.rpc import methods
+from store.state.topics import PRIORITIES
 
 MAX_QUEUES = 1 << 16
 MAX_TOPICS = 1_000  # of one request
-KIND, PRIORITY = "message.type", "PRIORITY"  # other kinds limit nothing here: each topic takes every kind of message
 
 
 class AdminTopics:
@@ -142,12 +142,12 @@ def spec_of(name: str, wanted: Mapping[str, object]) -> admin_pb2.TopicSpec:
     """What a request wants of a topic, as text or as numbers.  InvalidArgumentError for what topics do not have."""
     kept = wanted.get("attributes") or {}
     kept = {str(key).lstrip("+-"): value for key, value in kept.items()} if isinstance(kept, dict) else {"attributes": ""}
-    other = sorted(kept.keys() - {KIND})
+    other = sorted(kept.keys() - PRIORITIES.keys())  # other kinds of messages limit nothing here: each topic takes every kind
     if other:
         raise InvalidArgumentError(f"topic {name}: topics have no attribute {', '.join(other)[:200]}", topic=name)
     reads, writes = _count(wanted, "readQueueNums", MAX_QUEUES), _count(wanted, "writeQueueNums", MAX_QUEUES)
     spec = admin_pb2.TopicSpec(name=name, read_queues=reads, write_queues=writes, perm=_count(wanted, "perm", 6))
-    spec.priorities = kept.get(KIND) == PRIORITY
+    spec.priorities = kept == PRIORITIES
     return spec
 
 
@@ -165,7 +165,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 def _config(topic: admin_pb2.TopicReply | broker_pb2.TopicInfo) -> dict[str, object]:
     return {
-        "attributes": {KIND: PRIORITY} if topic.priorities else {},
+        "attributes": PRIORITIES if topic.priorities else {},
         "order": False,
         "perm": topic.perm,
         "readQueueNums": topic.read_queues,

@@ -44,7 +44,7 @@ class ProduceLink:
 
     async def send(self, batch: Sequence[Buffer], timeout_s: float) -> broker_pb2.BatchResult:
         """Where a batch was stored.  Raises why it was not; errors with ``outcome_unknown`` as of a producer."""
-        if not self._is_open():
+        if self._current() is None:
             self._leader.channel()  # NotLeaderError before it is queued
         waiting: Waiting = self._loop.create_future()
         self._queue.append((batch, sum(map(len, batch)), self._loop.time() + timeout_s, waiting))
@@ -85,12 +85,14 @@ class ProduceLink:
         except DledgerError as error:
             _fail(waiting, error)
 
-    def _is_open(self) -> bool:
-        return self._stream is not None and self._term == self._leader.term
+    def _current(self) -> ByteStream | None:
+        """The stream, if it was opened in the term that is now."""
+        return self._stream if self._term == self._leader.term else None
 
     def _open(self) -> ByteStream:
-        if self._stream is not None and self._is_open():
-            return self._stream
+        current = self._current()
+        if current is not None:
+            return current
         channel = self._leader.channel()
         self._term = self._leader.term
         stream = self._stream = methods.PRODUCE.open(channel)

@@ -20,7 +20,7 @@ from store.state.state_machine import CommandContext, CommandHandlers
 DEFAULT_QUEUES = 4
 _READ, _WRITE = int(Perm.READ), int(Perm.WRITE)  # plain numbers: every batch is asked for, and an operator of an enum is a call
 _EPOCH_ATTRIBUTE, _GROUPS_ATTRIBUTE = "incarnation", "groups"  # in the file
-_PRIORITIES = {"message.type": "PRIORITY"}  # RocketMQ's attribute
+PRIORITIES = {"message.type": "PRIORITY"}  # RocketMQ's attribute of a topic that has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class Topics:
                 row["perm"],
                 int(row["attributes"][_EPOCH_ATTRIBUTE], 16),
                 tuple(filter(None, row["attributes"].get(_GROUPS_ATTRIBUTE, "").split(","))),
-                row["attributes"].items() >= _PRIORITIES.items(),
+                row["attributes"].items() >= PRIORITIES.items(),
             )
             for name, row in data["topicConfigTable"].items()
         }
@@ -260,7 +260,7 @@ class Topics:
 
 
 def _attributes(topic: Topic) -> dict[str, str]:
-    attributes = {_EPOCH_ATTRIBUTE: topic.topic_epoch} | (_PRIORITIES if topic.priorities else {})
+    attributes = {_EPOCH_ATTRIBUTE: topic.topic_epoch} | (PRIORITIES if topic.priorities else {})
     return attributes | {_GROUPS_ATTRIBUTE: ",".join(topic.groups)} if topic.groups else attributes
 
 
