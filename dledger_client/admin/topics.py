@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import itemgetter
 from typing import Self
 
 from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
 from dledger_client.cluster.node_metadata import queues_of
-from dledger_client.cluster.routes import ReplicaGroup, TopicQueues, place_of_key, queues_for_writes, queues_in
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues, place_of_key, queues_for_keys, queues_for_writes, queues_in
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError
@@ -115,8 +114,7 @@ def queue_of_key(topic: TopicParts, key: str) -> tuple[str, int]:
     queues = queues_for_writes(topic.parts.values())
     if not queues:
         raise TopicPermissionError(f"topic {topic.name}: writing is not permitted", topic=topic.name)
-    if any(part.priorities for part in topic.parts.values()):  # a message without one has the lowest
-        queues = [next(same) for _, same in groupby(queues, itemgetter(0))]
+    queues = queues_for_keys(queues, itemgetter(0), priorities=any(part.priorities for part in topic.parts.values()))
     return queues[place_of_key(key, len(queues))]
 
 

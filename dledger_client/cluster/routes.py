@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeVar
 
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.addresses import is_address
@@ -22,6 +24,8 @@ from dledger_wire.tasks import wait_up_to
 MAX_SKIPPED = 100  # unusable nodes that are logged, once each
 
 _logger = logging.getLogger(__name__)
+
+Queue = TypeVar("Queue")
 
 
 class RouteCache:
@@ -203,6 +207,11 @@ class TopicQueues:
 def queues_for_writes(parts: Iterable[TopicQueues]) -> list[tuple[str, int]]:
     """The queues that take messages, as (replica group, queue id), sorted: a key keeps its queue, whichever node answered."""
     return sorted((each.replica_group, queue_id) for each in parts if each.perm & Perm.WRITE for queue_id in range(each.write_queues))
+
+
+def queues_for_keys(queues: list[Queue], replica_group: Callable[[Queue], str], *, priorities: bool) -> list[Queue]:
+    """Those of these sorted queues that get messages without a priority: with priorities the lowest of each replica group."""
+    return [next(same) for _, same in groupby(queues, replica_group)] if priorities else queues
 
 
 def place_of_key(key: str, queues: int) -> int:

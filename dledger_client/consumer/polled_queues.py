@@ -121,7 +121,7 @@ class PolledQueue(ProcessQueue):
 
     def take(self, limit: int) -> _Part | None:
         """Up to so many messages for the caller; None when there are none."""
-        if not self._pieces or not self.is_announced or self.is_paused or not self.may_give():
+        if not self._pieces or not self.is_announced or self.is_paused or not self.may_continue():
             return None
         messages: Messages = []
         message_bytes = self._pieces[0].message_bytes
@@ -180,12 +180,6 @@ class PolledQueue(ProcessQueue):
         self.count = self.size_bytes = 0
         self.taken_to = offset
         self._changed.set()
-
-    # Any thread
-
-    def may_give(self) -> bool:
-        """Whether a message may be given to the caller now: the lock is held, and its lease has not ended."""
-        return not self.dropped and self._consumer.may_consume(self.queue)
 
 
 class Polling:
@@ -317,7 +311,7 @@ class Polling:
         messages: Messages = []
         for part in self._parts:
             part.given = len(part.messages)
-            if part.queue.may_give():
+            if part.queue.may_continue():
                 messages += part.messages
             else:
                 part.given = 0
@@ -336,7 +330,7 @@ class Polling:
 
     def _given(self, part: _Part) -> ReceivedMessage | None:
         part.given += 1
-        if not part.queue.may_give():
+        if not part.queue.may_continue():
             part.given -= 1
             return None
         self._begin_call(part)

@@ -96,6 +96,10 @@ class ProcessQueue:
     def resume(self) -> None:
         """Continue after a pause or a renewed lease, where there is something to do."""
 
+    def may_continue(self) -> bool:
+        """Whether a message may be given to the application now.  Safe from any thread: checked right before each time."""
+        return not self.dropped and self._consumer.may_consume(self.queue)
+
     @property
     def batch_size(self) -> int:
         return self._options.consume_message_batch_max_size
@@ -122,10 +126,8 @@ class _ConcurrentJob:
     def calls(self) -> Calls:
         # Set ``active``, then read ``dropped``.  The loop does the reverse, so one of the two sees the other.
         self.active = True
-        if self.process_queue.dropped:
-            return
-        if not self.process_queue.may_begin():
-            self.waits = True
+        self.waits = not self.process_queue.may_continue()
+        if self.waits:
             return
         self.context = self.process_queue.context(self.attempts)
         self.consumed = yield self.messages, self.context
@@ -178,18 +180,14 @@ class ConcurrentProcessQueue(ProcessQueue):
         else:
             self._consumer.spawn(self._redeliver(job), "redeliver")
 
-    def may_begin(self) -> bool:
-        """Checked by the worker right before the listener call."""
-        return self._consumer.may_consume(self.queue)
-
     def _submit(self, job: _ConcurrentJob) -> None:
         """Give a job to a worker, or let it wait for ``resume``."""
-        job.waits = not self.may_begin()
+        job.waits = not self.may_continue()
         if not job.waits:
             self._consumer.executor.submit(job)
 
     def resume(self) -> None:
-        for job in self._pending if not self.dropped else ():
+        for job in self._pending:
             if job.waits and not job.active:  # else its end, which is on its way to the loop, submits it
                 self._submit(job)
 
@@ -208,8 +206,7 @@ class ConcurrentProcessQueue(ProcessQueue):
             return
         await asyncio.sleep(RETRY_S)
         self._release(job)
-        if not self.dropped:
-            self._submit(job)
+        self._submit(job)
 
     def _is_skipped(self, job: _ConcurrentJob) -> bool:
         """A broadcast has no retry topic: after enough attempts messages are skipped here."""
@@ -279,10 +276,6 @@ class OrderlyProcessQueue(ProcessQueue):
             messages = [message for message, _ in islice(self._waiting, ORDERLY_RUN)]
             self._job = _OrderlyJob(self, messages, self._attempts, self._again)
             self._consumer.executor.submit(self._job)
-
-    def may_continue(self) -> bool:
-        """Checked by the worker right before each listener call."""
-        return not self.dropped and self._consumer.may_consume(self.queue)
 
     def job_ended(self, job: _OrderlyJob) -> None:
         self._remove_consumed(job.consumed)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from dledger_client.cluster.routes import place_of_key
+from dledger_client.cluster.routes import place_of_key, queues_for_keys
 from dledger_client.producer.batches import Priority, ProducerBatch, QueueBatcher
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.runtime.user_callbacks import faults
@@ -88,13 +88,13 @@ class Partitioner:
     ) -> None:
         self.batchers, self.priorities = batchers, priorities
         self._of_group = {group: list(queues) for group, queues in groupby(batchers, lambda batcher: batcher.replica_group)}
-        self._free = [queues[0] for queues in self._of_group.values()] if priorities else batchers  # for messages without a priority
+        self._free = queues_for_keys(batchers, lambda batcher: batcher.replica_group, priorities=priorities)
         self.is_whole = True  # no queue of the topic is missing
         self._sticky_messages = sticky_messages
         self._by_queue_id: dict[Any, QueueBatcher] = {(batcher.replica_group, batcher.queue_id): batcher for batcher in batchers}
         self._by_queue_id |= {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
         self._availability = availability
-        self._has_several_groups = len({batcher.replica_group for batcher in batchers}) > 1
+        self._has_several_groups = len(self._of_group) > 1
         self._index = self._staged_index = first % len(self._free)
         self._sticky_left = sticky_messages  # messages that it takes until the next queue does
         self.sticky = self._free[self._index]
