@@ -26,6 +26,7 @@ from benchmarks.machine import machine
 from benchmarks.processes import anonymous_mb, cpu_s
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, aio
+from dledger_drill.bench.report import percentiles
 from dledger_wire.errors import DledgerError
 
 TOPIC, GROUP, BATCH = "queue", "hands", 32
@@ -47,10 +48,9 @@ def fill(bootstrap: str, messages: int, size: str = "1024") -> None:
         producer.flush()
 
 
-def ranked(values: Sequence[float], *parts: float) -> list[float]:
-    """The values that so many of all are not above, in order."""
-    rising = sorted(values)
-    return [rising[min(len(rising) - 1, int(part * len(rising)))] for part in parts] if rising else []
+def p50_p99(values: Sequence[float]) -> list[float]:
+    marks = percentiles(values)
+    return [round(marks[50], 1), round(marks[99], 1)]
 
 
 # The consumers' side
@@ -134,11 +134,10 @@ def rate(cluster: PrivateCluster, consumers: int, messages: int) -> Figures:
     used_s = cpu_s(pids) - used_s
     counts = sorted(count for part in parts for count in part["counts"])
     seconds = max(part["last_s"] for part in parts) - min(part["first_s"] for part in parts)
-    p50, p99 = ranked([each for part in parts for each in part["took_ms"]], 0.5, 0.99)
     return {
         "msg/s": round(sum(counts) / seconds),
         "entries/s": round((entries(cluster) - before) / seconds),
-        "receive p50, p99 ms": [round(p50, 1), round(p99, 1)],
+        "receive p50, p99 ms": p50_p99([each for part in parts for each in part["took_ms"]]),
         "acknowledged": sum(counts),
         "failed": [part["failed"] for part in parts],
         "by consumer, least, median, most": [counts[0], counts[len(counts) // 2], counts[-1]],
@@ -167,7 +166,7 @@ def trickle(cluster: PrivateCluster, consumers: int) -> Figures:
     parts = consumed.found()
     return {
         "sent/s": round(len(took) / sending_s),
-        "send p50, p99 ms": [round(each, 1) for each in ranked(took, 0.5, 0.99)],
+        "send p50, p99 ms": p50_p99(took),
         "acknowledged of sent": [sum(sum(part["counts"]) for part in parts), len(took)],
         "failed": [part["failed"] for part in parts],
         "leader's CPU ms a message": round(1e3 * used_s / len(took), 2),
@@ -178,8 +177,8 @@ def redelivery(cluster: PrivateCluster) -> Figures:
     """Messages whose invisible time ends, and messages that are given back, come again to another consumer that waits."""
     late, back = asyncio.run(_redelivery(cluster.bootstrap))
     return {
-        "beyond the invisible time, p50, p99, most ms": [round(each, 1) for each in ranked(late, 0.5, 0.99, 1)],
-        "nack to received again, p50, p99, most ms": [round(each, 1) for each in ranked(back, 0.5, 0.99, 1)],
+        "beyond the invisible time, p50, p99, most ms": [*p50_p99(late), round(max(late), 1)],
+        "nack to received again, p50, p99, most ms": [*p50_p99(back), round(max(back), 1)],
     }
 
 
@@ -215,11 +214,10 @@ def memory(cluster: PrivateCluster, messages: int) -> Figures:
     pids |= {f"follower {name}": process.pid for name, process in cluster.processes.items() if name != leader}
     before = {name: anonymous_mb(pid) for name, pid in pids.items()}
     counts, seconds, took, last = asyncio.run(_receive_all(cluster.bootstrap, messages))
-    p50, p99 = ranked(took, 0.5, 0.99)
     return {
         "in flight": counts,
         "received/s, batches of 1024": round(counts / seconds),
-        "one more receive and acknowledgement of 1 behind them, p50, p99 ms": [round(p50, 1), round(p99, 1)],
+        "one more receive and acknowledgement of 1 behind them, p50, p99 ms": p50_p99(took),
         "an empty receive with all in flight, ms": round(last, 1),
         "anonymous MB, before and with them": {name: [before[name], anonymous_mb(pid)] for name, pid in pids.items()},
     }

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.machine import machine
-from benchmarks.peers.fetched import UnavailableError, java
-from benchmarks.rocketmq.servers import VERSION, Dledger, Measured, Rocketmq, admin, fetch, leader
+from benchmarks.peers.fetched import UnavailableError
+from benchmarks.rocketmq.servers import VERSION, Dledger, Measured, Rocketmq, compiled, create_topic, fetch, leader
 
 PROGRAM = Path(__file__).parent / "Measure.java"
 TOPIC, QUEUES = "sent", "4"
@@ -66,20 +66,6 @@ class Measures:
     failed: str = ""
 
 
-def client(classes: Path, *arguments: str) -> list[str]:
-    jars = ":".join(map(str, [classes, *fetch()]))
-    return [str(java()[0]), "-Xmx512m", "-cp", jars, "Measure", *arguments]
-
-
-def compiled(folder: Path) -> Path:
-    compiler = java()[0].resolve().with_name("javac")
-    if not compiler.exists():
-        raise UnavailableError(f"javac is missing beside {java()[0]} (Debian: apt-get install openjdk-17-jdk-headless)")
-    command = [str(compiler), "-nowarn", "-cp", ":".join(map(str, fetch())), "-d", str(folder), str(PROGRAM)]
-    subprocess.run(command, check=True)
-    return folder
-
-
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Measured]:
     """The system with the topic, in a folder of its own."""
@@ -87,20 +73,17 @@ def running(name: str) -> Iterator[Measured]:
     system = SYSTEMS[name](folder)
     try:
         system.start()
-        first = leader(system.name_servers)
-        said = admin(["updateTopic", "-n", system.name_servers, "-b", first, "-t", TOPIC, "-r", QUEUES, "-w", QUEUES])
-        if "success" not in said:
-            raise RuntimeError(f"topic {TOPIC} was not created at {first}: {said.strip()[-300:]}")
+        create_topic(system.name_servers, leader(system.name_servers), TOPIC, QUEUES)
         yield system
     finally:
         system.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def rates(name: str, classes: Path, options: argparse.Namespace, found: Measures) -> None:
+def rates(name: str, program: list[str], options: argparse.Namespace, found: Measures) -> None:
     with running(name) as system:
         arguments = ("rates", system.name_servers, TOPIC, str(options.messages), str(options.warm_up))
-        done = subprocess.run(client(classes, *arguments), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
         if done.returncode:
             raise RuntimeError(f"the client failed: {(done.stderr or done.stdout).strip()[-300:]}")
         for line in done.stdout.splitlines():
@@ -110,9 +93,9 @@ def rates(name: str, classes: Path, options: argparse.Namespace, found: Measures
                 print(f"{name}: {line}", file=sys.stderr, flush=True)
 
 
-def failover(name: str, classes: Path, found: Measures) -> None:
+def failover(name: str, program: list[str], found: Measures) -> None:
     with running(name) as system:
-        command = client(classes, "failover", system.name_servers, TOPIC, str(FAILOVER_S))
+        command = [*program, "failover", system.name_servers, TOPIC, str(FAILOVER_S)]
         lines: list[list[str]] = []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
@@ -190,15 +173,15 @@ def main() -> None:
     found = {name: Measures() for name in options.only}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            classes = compiled(Path(folder))
+            program = compiled(PROGRAM, fetch(), Path(folder))
         except UnavailableError as error:
             sys.exit(str(error))
         for _ in range(options.rounds):
             for name, measures in found.items():
-                attempt(name, measures, lambda name, measures: rates(name, classes, options, measures))
+                attempt(name, measures, lambda name, measures: rates(name, program, options, measures))
         for _ in range(options.failovers):
             for name, measures in found.items():
-                attempt(name, measures, lambda name, measures: failover(name, classes, measures))
+                attempt(name, measures, lambda name, measures: failover(name, program, measures))
     print(f"{about['cpu']}, {about['memory_gib']} GiB, {about['date']}, load before the run {about['load_before']}, RocketMQ {VERSION}")
     print(f"command: python -m benchmarks.rocketmq {' '.join(sys.argv[1:])}\n\n{table(found)}")
     for name, measures in found.items():

@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.machine import machine
 from benchmarks.peers.fetched import environment, jars, java
 from benchmarks.peers.servers import Processes
-from benchmarks.rocketmq.servers import HEAP, VERSION, Dledger, admin, broker_settings
+from benchmarks.rocketmq.servers import HEAP, VERSION, Dledger, admin, broker_settings, compiled, create_topic
 from dledger_cli.local.ports import free_ports
 from dledger_client import aio
 
@@ -44,21 +44,13 @@ def client_jars() -> list[Path]:
     return jars(f"rocketmq-client-java-{CLIENT}", f"org.apache.rocketmq:rocketmq-client-java:{CLIENT}", "org.slf4j:slf4j-nop:1.7.36")
 
 
-def compiled(folder: Path) -> list[str]:
-    """The command that runs the Java program."""
-    path = ":".join(map(str, [folder, *client_jars()]))
-    compiler = java()[0].resolve().with_name("javac")
-    subprocess.run([str(compiler), "-nowarn", "-cp", path, "-d", str(folder), str(FOLDER / "Leases.java")], check=True)
-    return [str(java()[0]), "-Xmx512m", "-cp", path, "Leases"]
-
-
 @contextmanager
 def dledger(folder: Path) -> Iterator[tuple[str, str]]:
     """Where gRPC clients and dledger's own find it."""
     system = Dledger(folder)
     try:
         system.start()
-        create(system.name_servers, system.name_servers.split(";")[0])
+        create_topic(system.name_servers, system.name_servers.split(";")[0], TOPIC, QUEUES)
         yield system.name_servers, ",".join(system.own.values())
     finally:
         system.end()
@@ -87,21 +79,13 @@ def proxy(folder: Path) -> Iterator[tuple[str, str]]:
         for name, start in starts.items()
     }
     with Processes(commands, {"names": f"127.0.0.1:{names}", "proxy": f"127.0.0.1:{grpc}"}, folder, {}):
-        create(f"127.0.0.1:{names}", f"127.0.0.1:{broker}")
+        create_topic(f"127.0.0.1:{names}", f"127.0.0.1:{broker}", TOPIC, QUEUES)
         for group in ("java", "python"):  # its proxy knows no group that no settings were made for
             admin(["updateSubGroup", "-n", f"127.0.0.1:{names}", "-b", f"127.0.0.1:{broker}", "-g", group])
         yield f"127.0.0.1:{grpc}", ""
 
 
 SYSTEMS = {"RocketMQ's proxy": proxy, "dledger": dledger}
-
-
-def create(name_servers: str, broker: str) -> None:
-    arguments = ["updateTopic", "-n", name_servers, "-b", broker, "-t", TOPIC, "-r", QUEUES, "-w", QUEUES]
-    until_s = time.monotonic() + 60
-    while "success" not in (said := admin(arguments)):
-        if time.monotonic() > until_s:
-            raise RuntimeError(f"topic {TOPIC} was not created at {broker}: {said.strip()[-300:]}")
 
 
 def measured(name: str, command: list[str], messages: int) -> dict[str, float]:
@@ -153,7 +137,7 @@ def main() -> None:
     print(json.dumps(machine()), flush=True)
     rates: defaultdict[str, list[int]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="dledger-bench-") as classes:
-        command = compiled(Path(classes))
+        command = compiled(FOLDER / "Leases.java", client_jars(), Path(classes))
         for _ in range(options.rounds):
             for name in SYSTEMS:
                 for client, rate in measured(name, command, options.messages).items():

@@ -8,10 +8,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.peers.fetched import jars, java
+from benchmarks.peers.fetched import UnavailableError, jars, java
 from benchmarks.peers.servers import START_LIMIT_S, Processes
 from benchmarks.peers.servers_dledger import ROOM
 from dledger_cli.local.ports import free_ports
@@ -30,6 +31,25 @@ MAPPED = {"mappedFileSizeCommitLog": 1 << 28}
 def fetch() -> list[Path]:
     artifacts = [f"org.apache.rocketmq:rocketmq-{name}:{VERSION}" for name in ("broker", "namesrv", "controller", "tools")]
     return jars(f"rocketmq-{VERSION}", *artifacts)
+
+
+def compiled(program: Path, libraries: Sequence[Path], folder: Path) -> list[str]:
+    """The command that runs a program in Java, compiled into the folder.  UnavailableError without a compiler."""
+    compiler = java()[0].resolve().with_name("javac")
+    if not compiler.exists():
+        raise UnavailableError(f"javac is missing beside {java()[0]} (Debian: apt-get install openjdk-17-jdk-headless)")
+    path = ":".join(map(str, [folder, *libraries]))
+    subprocess.run([str(compiler), "-nowarn", "-cp", path, "-d", str(folder), str(program)], check=True)
+    return [str(java()[0]), "-Xmx512m", "-cp", path, program.stem]
+
+
+def create_topic(name_servers: str, broker: str, topic: str, queues: str) -> None:
+    """A broker may have started and not be ready yet: it is asked for a while."""
+    arguments = ["updateTopic", "-n", name_servers, "-b", broker, "-t", topic, "-r", queues, "-w", queues]
+    until_s = time.monotonic() + START_LIMIT_S
+    while "success" not in (said := admin(arguments)):
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"topic {topic} was not created at {broker}: {said.strip()[-300:]}")
 
 
 class Measured(Protocol):
